@@ -165,7 +165,7 @@ def check_episodes(library, told, begun):
     for step in steps:
         wanted = writers.episode_of(step.why.trajectory).steps[step.t]
         assert (step.pre, step.action, step.post) == (wanted.pre, wanted.action, wanted.post)
-    cell = library._file.caught_up().values.cells.get("*")
+    cell = library._file.caught_up().statistics.values.cells.get("*")
     assert (cell.n if cell else 0) == len(numbers)
     told.episodes = there
     return len(late)
@@ -219,7 +219,7 @@ def check_nearest(library, most=20):
     wanted = sorted(texts(library).items())
     asked = random.Random(0).sample(wanted, min(most, len(wanted)))
     for (kind, ref), text in asked:
-        ((found, cosine),) = library._file.search.index(kind).search(library._file.search.embed(text), 1)
+        ((found, cosine),) = library._file.search.index(kind).search(library._file.search.embed([text])[0], 1)
         assert (found, round(cosine, 4)) == (ref, 1.0), (kind, ref, found, cosine)
     return len(asked)
 

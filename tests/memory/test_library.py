@@ -86,7 +86,7 @@ def test_the_words_of_an_excluded_episode_do_not_count(library, episode):
     ref = library.record(episode("open drawer", success=None))
     assert library.episodes.count() == 0
     assert library._file.store.rows("SELECT * FROM words") == []
-    assert library._file.caught_up().values.cells == {}
+    assert library._file.caught_up().statistics.values.cells == {}
     assert [step.keys for step in library.episodes.get(ref).steps] == [()]
     assert library.admin.stats()["excluded"] == 1
     assert library.admin.verify() == []

@@ -219,7 +219,7 @@ def test_a_crash_that_stays_excludes_the_episode(agent, library, rooms):
     result = agent(world=rooms(faults={2: CRASH, 4: CRASH}), reads="text").run()
     assert (result.success, result.trajectory.ending) == (None, "environment_crash")
     assert library.episodes.count() == 0
-    assert library._file.caught_up().values.cells == {}
+    assert library._file.caught_up().statistics.values.cells == {}
     assert library._file.store.rows("SELECT * FROM words") == []
     assert library.items.get(ref).score == 0.8
     assert library.admin.stats()["excluded"] == 2

@@ -18,7 +18,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -31,10 +31,9 @@ from benchmarks.harness.tables import Row
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.library import forget_findings
-from hardwon.memory.retrieval import candidates, ranking
+from hardwon.memory.retrieval import candidates, ranking, recall, text_index
 from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
-from hardwon.memory.retrieval.search import Search
 from hardwon.memory.retrieval.tuning import TUNING as RETRIEVAL
 
 from .trajectories import K, RecordedStep, open_embedders, read
@@ -335,12 +334,20 @@ def _skip_neighbors(query: Any) -> list[Any]:
     return [] if query.voters else _find_neighbors(query)
 
 
+def _order_by_weight(
+    done: Sequence[Any], similarities: Sequence[float], after: str | None, task: str, **options: Any
+) -> list[int]:
+    """Return the indices of steps by their own weights."""
+    weights = ranking.weigh(done, similarities, after, task, ranking.TASK_BANDWIDTH)
+    return sorted(range(len(done)), key=lambda at: (-weights[at], -done[at].value))
+
+
 _find_neighbors = Candidates.neighbors
 _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
-    "the vote": (ranking, {"_support": lambda kinds, weights: {}}),
+    "the vote": (recall, {"order_by_votes": _order_by_weight}),
     "filling": (Candidates, {"neighbors": _skip_neighbors}),
-    "words": (Search, {"by_words": lambda *_: []}),
-    "more than four words": (candidates, {"MORE_TERMS": RETRIEVAL.query_terms}),
+    "words": (text_index.TextIndex, {"search": lambda *_: []}),
+    "more than four words": (candidates, {"TUNING": replace(RETRIEVAL, more_terms=RETRIEVAL.query_terms)}),
 }
 """Ingredients to switch off: the object to patch, and the replacements of its attributes."""
 

@@ -146,7 +146,7 @@ class ExperienceLibrary(ConsultedLibrary):
         While the second number stays, the episodes of before are as they were, so reading the new ones is enough.
         """
         with self._file.lock:
-            return self._file.caught_up().clock.episodes, self._file.freshness.changes
+            return self._file.caught_up().words.clock.episodes, self._file.freshness.changes
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -412,4 +412,4 @@ def forget_findings(library: ExperienceLibrary) -> None:
     Afterwards recall depends only on the content of the library, not on earlier queries of this process.
     """
     with library._file.lock:
-        library._file.derived.forget_findings()
+        library._file.derived.findings.forget_searches()

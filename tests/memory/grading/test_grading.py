@@ -82,7 +82,8 @@ def observe(library, items):
         ),
         "world records": rows("SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id", (number,)),
         "values": {
-            key: (cell.n, round(cell.mean, 9), cell.bad) for key, cell in library._file.caught_up().values.cells.items()
+            key: (cell.n, round(cell.mean, 9), cell.bad)
+            for key, cell in library._file.caught_up().statistics.values.cells.items()
         },
         "estimates": library.recall(DRAWER, actions={"open drawer 1": "", "take spoon": ""}).estimates,
     }

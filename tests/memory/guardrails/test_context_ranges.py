@@ -6,8 +6,8 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, S
 from hardwon.memory.guardrails.conditions import Guard
 from hardwon.memory.guardrails.context_ranges import ContextRange
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
-from hardwon.memory.retrieval.tuning import TUNING
 from hardwon.memory.situations.keys import Attempt, Situation
+from hardwon.memory.storage.counted import STRUCTURAL_AFTER
 
 ROOMS = ("kitchen", "cellar", "attic", "garden", "bathroom", "study", "garage")
 TASK = "find the coin"
@@ -45,7 +45,7 @@ def test_what_was_learned_before_any_word_was_structural_stays_refused(library):
     for number in range(100, 140):
         play(library, number, tried=False)
         assert not library.check(state(number), OPEN).allowed, f"after {library.episodes.count()} episodes"
-    assert library.episodes.count() > 2 * TUNING.structural_after
+    assert library.episodes.count() > 2 * STRUCTURAL_AFTER
     assert "locked" in library.episodes.context(state(3), OPEN)
     assert library.admin.verify() == []
 
@@ -61,7 +61,7 @@ def test_it_does_not_forbid_what_no_step_speaks_against(library):
 
 def test_words_that_are_structural_no_more_take_nothing_away(library):
     """Another game fills the library, and `locked` falls below the share; what was learned of chests stays."""
-    learn(library, TUNING.structural_after, tried=False)
+    learn(library, STRUCTURAL_AFTER, tried=False)
     learn(library, 10)
     assert any("locked" in item.condition.get("around", "") for item in library.items.find(["guardrail"]))
     assert "locked" in library.episodes.context(state(1), OPEN)

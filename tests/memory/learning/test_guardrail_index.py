@@ -139,16 +139,18 @@ def test_only_changed_items_are_read_and_filed(library, path, count_calls):
     add_many(library, 50)
     here = State("You see a table.", task="clean up")
     assert library.check(here, "put cup in table").allowed
-    guard, read = library._file.derived.guard, count_calls("hardwon.memory.items", "kept_item_of", item_of)
+    guard, read = library._file.derived.items.guard, count_calls("hardwon.memory.items", "kept_item_of", item_of)
     refused = library.add(rule("put {1} in table", {"text": "table"})).item_id
     assert library.check(here, "put cup in table").item_id == refused
-    assert library._file.derived.guard is guard
+    assert library._file.derived.items.guard is guard
     assert len(read) == 1
     library.items.retire(refused, "wrong")
     assert library.check(here, "put cup in table").allowed
     with ExperienceLibrary.open(path) as other:
-        assert list(other._file.caught_up().items.values()) == list(library._file.caught_up().items.values())
-        assert other._file.caught_up().numbers == library._file.caught_up().numbers
+        assert list(other._file.caught_up().items.by_id.values()) == list(
+            library._file.caught_up().items.by_id.values()
+        )
+        assert other._file.caught_up().items.numbers == library._file.caught_up().items.numbers
 
 
 def test_a_revived_item_has_its_old_place(library, path):
@@ -159,7 +161,7 @@ def test_a_revived_item_has_its_old_place(library, path):
     library._file.caught_up()
     library.items.undo(refs[1])
     with ExperienceLibrary.open(path) as other:
-        assert [*other._file.caught_up().items] == [*library._file.caught_up().items] == refs
+        assert [*other._file.caught_up().items.by_id] == [*library._file.caught_up().items.by_id] == refs
 
 
 STRUCTURAL = [frozenset(words) for words in ((), ("table",), ("table", "closed"), ("closed", "lamp"), ("lamp",))]
@@ -220,11 +222,11 @@ def test_worlds_of_episodes_are_read_once(library):
         return library.record(Trajectory(task, (Step(state, "wait", state, Diagnosis(True)),), True, seed=number))
 
     refs = [play(number, "clean the room") for number in range(4)]
-    worlds = library._file.caught_up()._map
+    worlds = library._file.caught_up().worlds
     first = worlds.of(refs[0])
     known = worlds._episodes
     refs.append(play(5, "clean the room"))
-    assert library._file.caught_up()._map.of(refs[-1]) == first
+    assert library._file.caught_up().worlds.of(refs[-1]) == first
     assert worlds._episodes is known
     with library._file.transaction() as connection:
         connection.execute("UPDATE worlds SET record = replace(record, '\"episodes\":5', '\"episodes\":2')")

@@ -59,7 +59,7 @@ def test_a_new_process_looks_at_new_steps_only(forbidding, reopen):
     """Not at every key of the library: with thousands of episodes, that takes seconds."""
     library = reopen()
     play(library, "open drawer", failed=False)
-    values = library._file.caught_up().values
+    values = library._file.caught_up().statistics.values
     library._file.distiller.read(library.episodes.get)
     library._file.distiller.resume(library._file.derived)
     assert values.touched

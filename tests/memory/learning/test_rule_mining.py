@@ -283,7 +283,7 @@ def test_a_guardrail_that_the_counts_no_longer_support_is_released(guarded, epis
     library, item = guarded
     for _ in range(2):
         library.record(episode(*["shake drawer"] * 6, library=library))
-    cell = library._file.caught_up().values.cells[guard_key(item)]
+    cell = library._file.caught_up().statistics.values.cells[guard_key(item)]
     assert cell.failed < TUNING.release_rate * cell.episodes
     assert item.id in library.evolve().retired
     assert library.items.history(item.id)[-1]["detail"] == {"why": "worked in 2 of 8 episodes"}

@@ -96,7 +96,7 @@ def test_fork_may_open_the_file_itself(library, path, episode):
 def test_store_of_a_parent_is_refused_too(path):
     store = Store(path)
     assert in_a_fork(lambda: store.rows("SELECT 1")).startswith("LibraryError")
-    assert in_a_fork(store.version).startswith("LibraryError")
+    assert in_a_fork(store.freshness.data_version).startswith("LibraryError")
     assert issubclass(LibraryError, HardwonError)
     store.close()
 

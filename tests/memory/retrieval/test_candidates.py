@@ -2,7 +2,6 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -158,7 +157,7 @@ def test_few_results_are_kept(house):
     for number in range(512 + 10):
         for _ in range(2):
             house.recall(DRAWER, k=1, budget_tokens=1000 + number)
-    assert 0 < len(house._file.derived.recollections) <= 512
+    assert 0 < len(house._file.derived.findings.recollections) <= 512
 
 
 # ---- merging
@@ -183,13 +182,13 @@ def test_a_match_asks_each_index_once(house, monkeypatch):
         monkeypatch.setattr(vectors, name, spy)
     scans = index.scans
     found = match(
-        index, "items", "a wooden drawer", index.embed("a wooden drawer"), count_episodes=Counter, version=None,
+        index, "items", "a wooden drawer", index.embed(["a wooden drawer"])[0], count_episodes=Counter, version=None,
         depth=2, further=range(1, 7),
     )  # fmt: skip
     assert [spy.call_count for spy in spies] == [1, 1]
     assert index.scans == scans + 1
     assert set(found.cosines) == set(range(1, 7))
-    assert set(found.order) <= set(found.cosines)
+    assert found.rated.keys() <= set(found.cosines)
 
 
 def test_a_match_by_words_counts_by_its_share_of_them(house):
@@ -209,7 +208,7 @@ def test_a_match_by_words_counts_by_its_share_of_them(house):
 def test_a_remedy_is_about_the_call_that_failed_and_the_one_that_worked(action, n):
     item = Item("remedy", "pay by gift", forbids="pay(n={1}, to=card)", steps=("pay(n={1}, to=gift)",))
     steps = [Hit(Step(State("a"), action, State("b"), Diagnosis(True)), 1.0, "")]
-    assert len(list(recall._find_remedies(cast(Any, SimpleNamespace(remedies=[item])), steps, ()))) == n
+    assert len(list(recall._find_remedies([item], steps, ()))) == n
 
 
 @pytest.mark.parametrize("cure", ["rash", "cough", "fever"])

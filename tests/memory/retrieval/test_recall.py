@@ -9,13 +9,13 @@ from hardwon.memory.errors import WrongType
 from hardwon.memory.items import record_of
 from hardwon.memory.library import forget_findings
 from hardwon.memory.records import Hit, Kind
-from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, estimate_tokens, within_budget
 from hardwon.memory.retrieval.request import LONGEST_QUERY
 from hardwon.memory.retrieval.tuning import TUNING
 from hardwon.memory.situations.phrases import content_words
 from hardwon.memory.storage.episodes import log_change
 from hardwon.memory.storage.rollups import WINDOW
+from hardwon.memory.storage.worlds import Worlds
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -208,7 +208,7 @@ def test_a_lookup_compares_with_few_of_many_items(library, episode):
     assert scan >= 10_000
     assert 10 * lookup <= scan
     assert 10 * indexed <= scan
-    (bound,) = library._file.derived.bound.values()
+    (bound,) = library._file.derived.findings.bound.values()
     assert len(bound) <= TUNING.bound_items
 
 
@@ -600,7 +600,7 @@ def test_by_task_more_tasks_are_read_where_those_of_another_world_are_nearer(lib
         library.record(seen(("x", f"boil {number}"), task=f"boil the red potato {number}", name=f"c{number}"))
     library.record(replace(episode("sweep", task="sweep the hall"), meta={"environment": "house"}, id="h"))
     ((house,),) = library._file.filed().rows("SELECT world FROM episode_worlds WHERE trajectory_id = 'h'")
-    monkeypatch.setattr(NamespaceCache, "related", lambda *_: frozenset({house}))
+    monkeypatch.setattr(Worlds, "related", lambda *_: frozenset({house}))
     assert actions(library.recall(State("", task="boil a red potato"), level="task")) == ["sweep"]
 
 

@@ -195,7 +195,7 @@ def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first()
         for number, seen in enumerate((long, "A kettle, a spoon.", *(f"Door {n} of hall {n}." for n in range(9)))):
             step = Step(State(seen), "look", State("Nothing."), Diagnosis(success=True), reward=1.0)
             library.record(Trajectory(f"task {number}", (step,), success=True, score=1.0))
-        words = library._file.search.by_words("states", "kettles and spoons", 5, Counter, 24)
+        words = library._file.search.texts["states"].search("kettles and spoons", 5, Counter, 24)
         assert [round(one.share, 3) for one in words] == [1.0, 1.0]
         assert words[0].score == 1.0 > words[1].score
         found = library.search("kettles and spoons", 1)[0].what

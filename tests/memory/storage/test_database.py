@@ -99,12 +99,12 @@ def test_a_snapshot_is_of_one_moment(path, store):
 
 def test_another_connection_s_commit_changes_the_version(path, store):
     """The version is how a reader knows to catch up."""
-    before = store.version()
+    before = store.freshness.data_version()
     other = Store(path)
     with other.transaction() as connection:
         connection.execute("INSERT INTO meta VALUES ('a', 'b')")
     other.close()
-    assert store.version() != before
+    assert store.freshness.data_version() != before
 
 
 def test_a_folder_is_not_a_library(tmp_path):

@@ -277,7 +277,7 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
             grow(library, episode, kind)
         library.admin.index()
         expected = asked(library, fetch(5), "go north")["go north"]
-        table = library._file.derived._per_world
+        table = library._file.derived.statistics.per_world
         assert table is not None
         cells = table.read().cells
 
@@ -407,7 +407,7 @@ def test_items_of_another_world_are_not_recalled(library, episode):
 def test_a_library_of_one_world_recalls_what_it_did(library, episode):
     """Nothing is left out where there is nothing to mix."""
     grow(library, episode, "fetch", 12)
-    assert library._file.caught_up().related(FETCHING) is None
+    assert library._file.caught_up().worlds.related(FETCHING.task) is None
     assert library.recall(FETCHING).steps
     assert library.recall(KITCHEN).steps
 

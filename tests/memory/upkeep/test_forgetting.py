@@ -145,7 +145,7 @@ def test_an_item_keeps_the_evidence_that_is_left(filled):
 
 def estimates(library):
     """All values, and what recall and the tiers say, without numbers of rows."""
-    cells = library._file.caught_up().values.cells
+    cells = library._file.caught_up().statistics.values.cells
     values = {
         key: (cell.n, round(cell.mean, 9), round(cell.variance, 9), cell.bad, cell.lost) for key, cell in cells.items()
     }

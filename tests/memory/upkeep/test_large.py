@@ -58,7 +58,7 @@ def test_many_episodes_at_once_are_as_one_by_one(tmp_path, episode):
     with opened(tmp_path / "one.db") as one, opened(tmp_path / "many.db") as many:
         assert [one.record(each) for each in episodes] == many.record_many(episodes)
         assert dump(one) == dump(many)
-        assert one._file.caught_up().values.cells == many._file.caught_up().values.cells
+        assert one._file.caught_up().statistics.values.cells == many._file.caught_up().statistics.values.cells
         assert one.episodes.count() == many.episodes.count() == 9
         assert many.admin.verify() == []
 
@@ -75,7 +75,7 @@ def test_many_episodes_are_written_together_or_not_at_all(library, episode):
     with pytest.raises(ConfigError, match="another episode has the id"):
         library.record_many(told())
     assert library.episodes.count() == 1
-    assert library._file.caught_up().values.cells["*"].n == 1
+    assert library._file.caught_up().statistics.values.cells["*"].n == 1
 
 
 def test_many_episodes_may_be_repeated(library, episode):

@@ -131,9 +131,9 @@ def test_a_rebuilt_table_equals_the_grown_one(path, library, episode):
             episode("open drawer", "wait", reward=number / 7, failure=Failure.PENALTY if fell else Failure.NONE)
         )
         assert library.episodes.count() == number + 1
-    grown = library._file.caught_up().values
+    grown = library._file.caught_up().statistics.values
     with ExperienceLibrary.open(path) as again:
-        rebuilt = again._file.caught_up().values
+        rebuilt = again._file.caught_up().statistics.values
         assert rebuilt.cells == grown.cells
 
 
@@ -198,13 +198,13 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
                     failure = data.draw(st.sampled_from([Failure.NONE, Failure.PENALTY, Failure.TASK_LOST]))
                     actions = data.draw(st.lists(st.sampled_from(["open drawer", "wait", "eat"]), min_size=1))
                     library.record(episode(*actions, reward=reward, failure=failure, library=library))
-                assert library._file.caught_up().values.cells is not None
+                assert library._file.caught_up().statistics.values.cells is not None
     with opened(path) as library:
-        from_file = library._file.caught_up().values
+        from_file = library._file.caught_up().statistics.values
         rebuilt = NamespaceCache(library._file.store, 1)
-        rebuilt._cache_file.folder = None  # shared by the tables
+        rebuilt.statistics.cache_file.folder = None  # shared by the tables
         rebuilt.catch_up()
-        assert from_file.cells == rebuilt.values.cells
+        assert from_file.cells == rebuilt.statistics.values.cells
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def large(path, library, episode, monkeypatch):
     monkeypatch.setattr("hardwon.memory.values.saved_tables.SAVE_AFTER", 1)
     for number in range(5):
         library.record(episode("open drawer", "wait", reward=number / 7))
-    assert library._file.caught_up().values.cells["*"].n == 10
+    assert library._file.caught_up().statistics.values.cells["*"].n == 10
     return path
 
 
@@ -222,7 +222,7 @@ def test_values_are_read_when_they_are_asked_for(large):
     """A recall without actions needs none."""
     with opened(large) as library:
         library.recall(State("You see a wooden drawer. It is closed."), k=3)
-        assert not library._file.derived._values.is_read
+        assert not library._file.derived.statistics.filed.is_read
         assert library.recall(State("x"), k=0, actions={"wait": ""}).estimates["wait"].n == 5
 
 
@@ -230,7 +230,7 @@ def test_values_come_from_their_file(large, monkeypatch):
     """No step that the file covers is read again."""
     monkeypatch.setattr("hardwon.memory.values.cells.Cell.add", None)
     with opened(large) as library:
-        assert library._file.caught_up().values.cell("*").n == 10
+        assert library._file.caught_up().statistics.values.cell("*").n == 10
 
 
 def test_steps_after_the_file_are_read_from_the_library(large, episode, monkeypatch):
@@ -239,9 +239,9 @@ def test_steps_after_the_file_are_read_from_the_library(large, episode, monkeypa
     with opened(large) as library:
         library.record(episode("wait"))
     with opened(large) as library:
-        assert library._file.caught_up().values.cell("*").n == 11
+        assert library._file.caught_up().statistics.values.cell("*").n == 11
         library.record(episode("wait"))
-        assert library._file.caught_up().values.cell("*").n == 12
+        assert library._file.caught_up().statistics.values.cell("*").n == 12
 
 
 def test_a_damaged_file_of_values_is_said_and_rebuilt(large, caplog):
@@ -249,9 +249,9 @@ def test_a_damaged_file_of_values_is_said_and_rebuilt(large, caplog):
     file = large.with_name(large.name + ".index") / "1-values"
     file.write_bytes(file.read_bytes()[:-3])
     with opened(large) as library:
-        assert library._file.caught_up().values.cells["*"].n == 10
+        assert library._file.caught_up().statistics.values.cells["*"].n == 10
         assert "its checksum is wrong" in caplog.text
-        assert library._file.derived._cache_file.problem("values", MADE) is None
+        assert library._file.derived.statistics.cache_file.problem("values", MADE) is None
     assert file.exists()
 
 
@@ -260,13 +260,13 @@ def test_values_are_the_same_however_few_rows_are_read_at_once(path, episode, mo
     with opened(path) as library:
         for number in range(9):
             library.record(episode(*["open drawer", "wait", "eat"][: 1 + number % 3], reward=number / 7))
-        whole = library._file.caught_up().values.cells
+        whole = library._file.caught_up().statistics.values.cells
         for rows in (1, 2, 4, 5):
             monkeypatch.setattr("hardwon.memory.values.saved_tables._READ", rows)
             rebuilt = NamespaceCache(library._file.store, 1)
-            rebuilt._cache_file.folder = None
+            rebuilt.statistics.cache_file.folder = None
             rebuilt.catch_up()
-            assert rebuilt.values.cells == whole
+            assert rebuilt.statistics.values.cells == whole
 
 
 def test_keys_that_are_not_stored_are_looked_for_once(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from hardwon.memory import Item, Recollection
 from hardwon.memory.records import Hit
-from hardwon.memory.retrieval.cache import NamespaceCache
+from hardwon.memory.values.effects import Effects
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.loop.holdout import DrawnItems, is_forced, is_withheld, without
 from hardwon.runtime.loop.tuning import TUNING
@@ -75,7 +75,7 @@ def test_items_are_held_back_while_learning(library, reader):
 def test_a_masked_item_is_recorded_as_masked_whether_it_was_shown_or_not(library, reader, monkeypatch):
     """So that its effect is measured among episodes with the same chance."""
     ref = library.add(Item("insight", "in the red room go to the golden room")).item_id
-    monkeypatch.setattr(NamespaceCache, "masked", lambda self, state, actions=(): frozenset({ref}))
+    monkeypatch.setattr(Effects, "left_out", lambda self, world: frozenset({ref}))
     modes: Counter[str] = Counter()
     for seed in range(40):
         steps = reader(seed)

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from hardwon.memory.retrieval.cache import NamespaceCache
+from hardwon.memory.storage.worlds import Worlds
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Decision
 
@@ -73,5 +73,5 @@ def test_each_episode_of_a_thread_is_counted_anew(library, rooms):
 
 
 def test_a_frozen_agent_counts_nothing(play, monkeypatch):
-    monkeypatch.delattr(NamespaceCache, "count_practice")
+    monkeypatch.delattr(Worlds, "count_kin")
     assert play(0, learn=False)[1] == [0, 0, 0]

@@ -127,12 +127,14 @@ class Consolidator:
         earlier = load_proposals(self._store, self._namespace, self._heard)
         if earlier is not None:
             self._evolution.resume(earlier.proposed)
-            derived.values.touch_only({*derived.keys_since(earlier.last_step), *earlier.waiting})
+            derived.statistics.values.touch_only(
+                {*derived.statistics.filed.keys_since(earlier.last_step), *earlier.waiting}
+            )
 
     def save(self, connection: Connection, derived: NamespaceCache) -> None:
         """Save what was proposed, within the transaction that submitted it."""
         changed = self._evolution.take_changes()
-        save_proposals(connection, self._namespace, self._heard, changed, derived.last_step)
+        save_proposals(connection, self._namespace, self._heard, changed, derived.statistics.filed.last_step)
 
     def proposals(self, values: ValueTable, support: Support) -> list[Proposal]:
         """Return all candidates."""
@@ -211,10 +213,12 @@ class Consolidator:
 
     def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long or are outdated, each with the reason."""
-        listed, loses = list(items), partial(self._evolution.loses, derived.values)
-        outdated = list(self._evolution.outdated(derived.values, listed))
+        listed, loses = list(items), partial(self._evolution.loses, derived.statistics.values)
+        outdated = list(self._evolution.outdated(derived.statistics.values, listed))
         current = [item for item in listed if all(item is not old for old, _ in outdated)]
-        return outdated + self._idle.idle(current, derived.clock.time, derived.worlds, derived.homes_of, loses)
+        return outdated + self._idle.idle(
+            current, derived.words.clock.time, derived.worlds, derived.items.homes_of, loses
+        )
 
     def reopen(self, items: Iterable[Item]) -> None:
         """Allow guardrails that are retired until needed to be proposed again at their next failure.

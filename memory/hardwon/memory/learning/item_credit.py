@@ -190,7 +190,7 @@ def _names_items(step: Step) -> bool:
     """Return whether a step has a usage of an item."""
     why = step.why
     usages = (why.recalled, why.withheld, why.advice, why.blocked, why.overridden, why.skills)
-    return any(ids is not None for ids in usages)
+    return usages.count(None) < len(usages)
 
 
 def _steps_by_item(trajectory: Trajectory, read_ids: Callable[[Reasons], ItemIds]) -> dict[str, int]:

@@ -57,7 +57,7 @@ class LibraryAdmin:
         """
         counts = queries.stats(self._file.filed(), self._file.number, self._file.namespace, self._file.embedder)
         with self._file.lock:
-            gain = self._file.caught_up().gain()
+            gain = self._file.caught_up().effects.gain()
         return {**counts, "scans": self._file.search.scans, "advice": {"says": gain.says, **asdict(gain)}}
 
     def verify(self) -> list[Problem]:
@@ -89,9 +89,9 @@ class LibraryAdmin:
             derived = self._file.caught_up()
             with self._file.search.waiting():
                 for kind in KINDS:
-                    if kind != "testimony" or derived.has_untrusted:
+                    if kind != "testimony" or derived.words.clock.has_untrusted:
                         self._file.search.index(kind)
-            derived.read_values()
+            derived.statistics.read()
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes to a JSONL file, from one consistent snapshot.

@@ -68,7 +68,7 @@ class ConsultedLibrary:
         with file.lock:
             # Asked here: a known situation is recalled so often that each call counts.
             derived = file.derived if file.freshness.is_current() else file.caught_up()
-            kept = derived.recollections.get(key) if key is not None else None
+            kept = derived.findings.recollections.get(key) if key is not None else None
             if kept is not None:
                 return copy_recollection(kept)
             request = parse_request(*arguments, beside)
@@ -77,7 +77,7 @@ class ConsultedLibrary:
             else:
                 recollection = recall.recall_by_step(file.store, derived, file.search, request, file.freshness.read_at)
             recollection = request.restore_names(recollection)
-            derived.recollections.keep(key, recollection)
+            derived.findings.recollections.keep(key, recollection)
         return recollection
 
     def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
@@ -124,8 +124,8 @@ class ConsultedLibrary:
             derived = self._file.caught_up()
             situation = derived.situation(redact_state(state))
             if not isinstance(action, str):
-                return derived.guard.check_plan(situation, map(redact, action))
-            return derived.guard.check(Attempt(situation, redact(action), again=again))
+                return derived.items.guard.check_plan(situation, map(redact, action))
+            return derived.items.guard.check(Attempt(situation, redact(action), again=again))
 
     def enforce(
         self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
@@ -156,12 +156,12 @@ class ConsultedLibrary:
             return verdict
         file = self._file
         with file.lock:
-            items = file.caught_up().items
+            items = file.caught_up().items.by_id
             # `check` released the lock, so another thread may have retired a guardrail since
             guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
             if file.probation.lifted.issuperset(verdict.items):
                 return replace(verdict, allowed=True)
-            trial = file.probation.admits(guardrails, file.derived.clock.time, keep=keep, by_hours=by_hours)
+            trial = file.probation.admits(guardrails, file.derived.words.clock.time, keep=keep, by_hours=by_hours)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
 
     def offered(
@@ -188,13 +188,15 @@ class ConsultedLibrary:
             derived = self._file.caught_up()
             situation = derived.situation(redact_state(state))
             no_action = Attempt(situation, "")
-            masked_ids, worlds = derived.masked(situation.state), derived.related(situation.state)
+            task = situation.state.task
+            masked_ids = derived.effects.left_out(derived.worlds.find_sure(task))
+            worlds = derived.worlds.related(task)
             candidates = [
                 item
-                for item in derived.items.values()
+                for item in derived.items.by_id.values()
                 if item.kind in kinds
                 and (item.id in masked_ids) == masked
-                and derived.counts_in(item, worlds)
+                and derived.items.counts_in(item, worlds)
                 and (item.condition is None or holds(item.condition, no_action))
             ]
             # the id breaks ties, so that the order does not depend on when items were read
@@ -216,7 +218,7 @@ class ConsultedLibrary:
         """
         check_query(state, *actions)
         with self._file.lock:
-            return self._file.caught_up().look_ahead(state, actions, episode or EpisodeMap())
+            return self._file.caught_up().statistics.look_ahead(state, actions, episode or EpisodeMap())
 
 
 def check_query(state: State, *actions: str) -> None:

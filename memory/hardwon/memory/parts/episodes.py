@@ -37,7 +37,7 @@ class LibraryEpisodes:
         """
         with self._file.lock:
             derived = self._file.caught_up()
-            return derived.clock.episodes if state is None else derived.count_practice(state, actions)
+            return derived.words.clock.episodes if state is None else derived.worlds.count_kin(state.task, actions)
 
     def find(
         self, ids: Collection[str] | None = None, *, limit: int | None = None, offset: int = 0
@@ -207,4 +207,5 @@ class LibraryEpisodes:
                 are like those with the label.
         """
         with self._file.lock:
-            return self._file.caught_up().index_demonstrations(environment, actions)
+            derived = self._file.caught_up()
+            return derived.statistics.demonstrations.read(derived.worlds, environment, actions)

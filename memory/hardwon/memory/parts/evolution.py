@@ -26,9 +26,9 @@ def learn_by_rules(file: LibraryFile, items: LibraryItems, get_episode: Callable
         derived = file.caught_up()
         file.distiller.read(get_episode)
         file.distiller.resume(derived)
-        proposals = file.distiller.proposals(derived.values, derived.support)
-        unpinned = [item for item in derived.items.values() if not item.pinned]
-        released, weakened = file.distiller.review(derived.values, unpinned)
+        proposals = file.distiller.proposals(derived.statistics.values, derived.support)
+        unpinned = [item for item in derived.items.by_id.values() if not item.pinned]
+        released, weakened = file.distiller.review(derived.statistics.values, unpinned)
         released_ids = {item.id for item, _ in released}
         # a released item leaves use in this call: do not also retire it as idle
         idle = [(item, why) for item, why in file.distiller.idle(derived, unpinned) if item.id not in released_ids]
@@ -44,7 +44,7 @@ def learn_by_rules(file: LibraryFile, items: LibraryItems, get_episode: Callable
                 idle = [(item, why) for item, why in idle if item.id not in needed]
                 _write_changes(connection, file.number, released, weakened, idle)
                 file.distiller.reopen(item for item, _ in idle)
-                expired = expire(connection, file.number, derived.clock.time) if aging else []
+                expired = expire(connection, file.number, derived.words.clock.time) if aging else []
                 file.distiller.save(connection, derived)
         except BaseException:  # the proposals were rolled back: the next call must propose them again
             file.distiller.start_over()

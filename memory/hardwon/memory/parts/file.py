@@ -23,10 +23,10 @@ from hardwon.memory.records import State, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.retrieval.search import Search
+from hardwon.memory.situations.familiarity import has_keys, with_keys
 from hardwon.memory.storage.cache_files import SAVE_AFTER
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.freshness import Version
-from hardwon.memory.trust.intake import has_keys, with_keys
 from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion, replace_episodes
 from hardwon.memory.upkeep.rekeying import rekey
@@ -124,7 +124,7 @@ class LibraryFile:
         """Pass newly filed episodes to the distiller and count their steps."""
         self._has_old_words = True
         self.distiller.keep(episodes)
-        self.steps_written += sum(len(stored.steps) for stored in episodes)
+        self.steps_written += sum([len(stored.steps) for stored in episodes])
 
     def replace(self, versions: Sequence[EpisodeVersion]) -> None:
         """Write new versions of episodes in a transaction."""
@@ -220,8 +220,8 @@ class LibraryFile:
                             self.on_close()
                         self.inbox.file()
                     if self.steps_written >= SAVE_AFTER:
-                        self.caught_up().read_values()
-                    self.derived.save()
+                        self.caught_up().statistics.read()
+                    self.derived.statistics.save()
                     self.search.save()
         self.store.close()
 

@@ -244,7 +244,7 @@ class LibraryItems:
             UnknownName: The item does not exist.
         """
         with self._file.lock:
-            return self._file.caught_up().effects(self.get(item_id))
+            return self._file.caught_up().effects.of(self.get(item_id))
 
     def standing(self, item_id: str) -> Standing:
         """Return a guardrail's counts of refusals and trials, and when its next trial is due.
@@ -269,4 +269,4 @@ class LibraryItems:
 
 def make_curator(file: LibraryFile, items: LibraryItems, connection: Connection) -> Curator:
     """Return a curator that admits items in an open transaction."""
-    return Curator(connection, file.number, file.caught_up().clock.time, items.gate, file.guardrails)
+    return Curator(connection, file.number, file.caught_up().words.clock.time, items.gate, file.guardrails)

@@ -195,7 +195,8 @@ class Trajectory:
     """Whether the words of the episode are trusted. Of an untrusted one, only action patterns and outcomes are used."""
 
     def __post_init__(self) -> None:
-        as_tuples(self, "steps")
+        if type(self.steps) is not tuple:
+            as_tuples(self, "steps")
         if self.trust not in ("trusted", "untrusted"):
             raise ConfigError(f"episode trust is {self.trust!r:.80}; use trusted or untrusted.")
         if not isinstance(self.writer, str):
@@ -225,7 +226,7 @@ class Trajectory:
     @property
     def total_reward(self) -> float:
         """Return the undiscounted sum of the step rewards."""
-        return sum(step.reward for step in self.steps)
+        return sum([step.reward for step in self.steps])
 
     def returns(self, discount: float = 0.95) -> list[float]:
         """Return the discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}.

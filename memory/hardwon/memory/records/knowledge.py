@@ -112,7 +112,7 @@ class Item:
     @property
     def text(self) -> str:
         """Return the text that search indexes: title, when to use it, and body, one per line."""
-        return "\n".join(part for part in (self.title, self.when_to_use, self.body) if part)
+        return "\n".join(filter(None, (self.title, self.when_to_use, self.body)))
 
 
 @dataclass(frozen=True, slots=True)

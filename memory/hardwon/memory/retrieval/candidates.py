@@ -8,6 +8,7 @@ and `Candidates.items` merge the answers. `recall` filters, ranks, deduplicates 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from hardwon.memory.records import Hit, Item, State
@@ -19,7 +20,7 @@ from hardwon.memory.storage.freshness import Version
 from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import RankedRow, TakenStep, find_best_steps, steps_of, weigh_subject
+from .ranking import RankedRow, TakenStep, find_best_steps, read_voters, steps_of, weigh_subject
 from .search import IndexKind, Search
 from .text_index import WordCounts
 from .tuning import TUNING
@@ -30,25 +31,13 @@ How = Literal["hybrid", "dense", "text"]
 class Matches(NamedTuple):
     """The texts that match a query by words or by meaning, and the cosines of further ones."""
 
-    order: list[int]
-    """Ids of the matches, the best first."""
+    rated: dict[int, tuple[float, str]]
+    """By id of a match, the best first: its similarity and its reason.
+
+    The similarity is the cosine or, if larger, the share of the query's words that the text contains. A short question
+    has a small cosine to a long text that answers it."""
     cosines: dict[int, float]
     """Cosine by id, also of the further texts."""
-    shares: dict[int, float]
-    """By id, the share of the query's words that the text contains, for matches by words."""
-    by_meaning: frozenset[int]
-    """Ids of the matches by meaning."""
-
-    def rate(self, ref: int) -> tuple[float, str]:
-        """Return the similarity of a match and its reason.
-
-        The similarity is the cosine or, if larger, the share of the query's words that the text contains. A short
-        question has a small cosine to a long text that answers it.
-        """
-        cosine, share = self.cosines[ref], self.shares.get(ref)
-        if share is None:
-            return cosine, "meaning"
-        return (share if share > cosine else cosine), ("words and meaning" if ref in self.by_meaning else "words")
 
 
 def match(
@@ -65,28 +54,25 @@ def match(
 ) -> Matches:
     """Search by words and by meaning, and merge the results.
 
-    Args:
-        index: The search indices.
-        kind: The texts to search.
-        text: The query.
-        vector: The vector of the query, (dim,) float32.
-        count_episodes: Returns the number of episodes that showed each of some words.
-        version: The version of the library to search, or None for the current one.
-        terms: Largest number of words to look up.
-        depth: Number of matches taken from each index.
-        further: Ids of texts whose cosine is needed whether they match or not.
+    At most `terms` words are looked up, and each index returns `depth` matches. `further` texts get a cosine whether
+    they match or not. The version of the library to search is the current one if it is None.
     """
     index.scans += 1
     vectors = index.index(kind, version)
     cosines = dict(vectors.search(vector, depth))
     nearest = frozenset(cosines)
-    rows = index.by_words(kind, text, depth, count_episodes, terms)
-    scores = {row.ref: row.score for row in rows}
+    rows = {row.ref: row for row in index.texts[kind].search(text, depth, count_episodes, terms)}
     # One product with all missing vectors: each call of the index costs more than the multiplication.
-    missing = [ref for ref in dict.fromkeys((*scores, *further)) if ref not in nearest]
+    missing = [ref for ref in dict.fromkeys((*rows, *further)) if ref not in nearest]
     cosines.update(zip(missing, vectors.cosine(vector, missing), strict=True))
-    ranked = sorted((-TUNING.meaning_weight * cosines[ref] - scores.get(ref, 0.0), ref) for ref in {*nearest, *scores})
-    return Matches([ref for _, ref in ranked], cosines, {row.ref: row.share for row in rows}, nearest)
+    ranked = []
+    for ref in {*nearest, *rows}:
+        score, similarity, why = TUNING.meaning_weight * cosines[ref], cosines[ref], "meaning"
+        if (row := rows.get(ref)) is not None:
+            score, similarity = score + row.score, max(similarity, row.share)
+            why = "words and meaning" if ref in nearest else "words"
+        ranked.append((-score, ref, similarity, why))
+    return Matches({ref: (similarity, why) for _, ref, similarity, why in sorted(ranked)}, cosines)
 
 
 def find(
@@ -104,31 +90,22 @@ def find(
 ) -> list[RankedRow]:
     """Return the best matches for a text, at most k triples (id, similarity, reason), the best first.
 
-    Args:
-        index: The search indices.
-        kind: What to search: `states` or `items`.
-        text: The query.
-        k: Largest number of matches.
-        count_episodes: Returns the number of episodes that showed each of some words.
-        how: Which index to use: `hybrid`, `dense` (meaning only) or `text` (words only).
-        vector: The vector of the text, if it is already computed.
-        version: The version of the library to search, or None for the current one.
-        is_question: Whether to look up more words, because the text is a question or a search text.
-        depth: Number of matches that a hybrid search takes from each index.
+    A question, or a search text, has more words looked up. The vector of the text is computed unless it is given.
     """
     terms = TUNING.more_terms if is_question else TUNING.query_terms
     if vector is None and how != "text":
-        vector = index.embed(text)
+        (vector,) = index.embed([text])
     if vector is None or (how == "dense" and not vector.any()):  # one letter has no meaning, but it is found as a word
         index.scans += 1
-        return [(row.ref, row.share, "words") for row in index.by_words(kind, text, k, count_episodes, terms)]
+        rows = index.texts[kind].search(text, k, count_episodes, terms)
+        return [(row.ref, row.share, "words") for row in rows]
     if how == "dense":
         index.scans += 1
         return [(ref, cosine, "meaning") for ref, cosine in index.index(kind, version).search(vector, k)]
     matches = match(
         index, kind, text, vector, count_episodes=count_episodes, version=version, terms=terms, depth=depth
     )  # fmt: skip
-    return [(ref, *matches.rate(ref)) for ref in matches.order[:k]]
+    return [(ref, similarity, why) for ref, (similarity, why) in islice(matches.rated.items(), k)]
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:
@@ -192,24 +169,25 @@ class Candidates:
     def items(self) -> Sequence[Hit]:
         """Return the candidate items. Those of a situation in the same words are kept until the items change."""
         derived = self._derived
-        if not derived.items:
+        if not derived.items.by_id:
             return ()  # saves a search
         if self.is_question:
             hits = self._find("items", max(TUNING.depth, self.k))
             return [
-                Hit(derived.items[derived.numbers[ref]], similarity, why)
-                for ref, similarity, why in self._of_worlds(hits)
+                Hit(derived.items.by_id[derived.items.numbers[ref]], similarity, why)
+                for ref, similarity, why in hits
+                if derived.items.has(ref, self.worlds)
             ]
         # A signature hides names and numbers, or says only what the facts say; the words tell which items fit.
         query = f"{self.state.task}\n{self.text}"
         where = self.state.signature, self.worlds, _without_numbers(query)
-        bound = derived.bound.get(where)
+        bound = derived.findings.bound.get(where)
         if bound is None:  # first visit of this situation since the items changed
             bound = self._find_items(query)
             if self.signature:
-                if len(derived.bound) > 4096:
-                    derived.bound.clear()
-                derived.bound[where] = bound
+                if len(derived.findings.bound) > 4096:
+                    derived.findings.bound.clear()
+                derived.findings.bound[where] = bound
         return bound
 
     def rate(self, item: Item) -> Hit | None:
@@ -219,16 +197,17 @@ class Candidates:
         """
         query = self.text if self.is_question else f"{self.state.task}\n{self.text}"
         terms = TUNING.more_terms if self.is_question else TUNING.query_terms
-        cosine = float(self._embed() @ self._index.embed(item.text))
-        share = self._index.measure_share("items", query, item.text, self._derived.count_episodes, terms)
+        cosine = float(self._embed() @ self._index.embed([item.text])[0])
+        texts = self._index.texts["items"]
+        share = texts.measure_share(query, item.text, self._derived.words.count, terms)
         subject = weigh_subject(f"{item.title}\n{item.body}", self._weigh).rate(content_words(query))
         similarity = max(cosine, share, 0.0 if self.is_question else subject)
-        is_hit = similarity >= TUNING.min_cosine and self._derived.counts_in(item, self.worlds)
+        is_hit = similarity >= TUNING.min_cosine and self._derived.items.counts_in(item, self.worlds)
         return Hit(item, similarity, "words and meaning") if is_hit else None
 
     def states(self) -> list[RankedRow]:
         """Return the states of the applicable worlds that search finds for the text."""
-        nearest, query = self._derived.nearest, (self.text, self.worlds, self.is_question)
+        nearest, query = self._derived.findings.nearest, (self.text, self.worlds, self.is_question)
         if query not in nearest:
             if len(nearest) > 512:
                 nearest.clear()
@@ -256,75 +235,68 @@ class Candidates:
 
     def _read_voters(self) -> Sequence[TakenStep]:
         """Return the steps of the situation that vote, from the cache if possible."""
-        cached, which = self._derived.voters, (self.signature, self.after is not None, self.worlds)
+        cached, which = self._derived.findings.voters, (self.signature, self.after is not None, self.worlds)
         voters = cached.get(which)
         if voters is None:
             if len(cached) > 4096:
                 cached.clear()
-            voters = cached[which] = clusters.read_voters(self._store, self.namespace, *which)
+            voters = cached[which] = read_voters(self._store, self.namespace, *which)
         return voters
 
     # -- states -----------------------------------------------------------------------------------
 
     def _keep_applicable(self, hits: list[RankedRow]) -> list[RankedRow]:
         """Keep the states with steps that count here; search deeper if those of other worlds crowd them out."""
-        kept = self._keep_best(hits)
-        if len(kept) >= TUNING.depth or len(hits) < TUNING.depth:
-            return kept
-        return self._keep_best(
-            self._find("states", TUNING.deeper * TUNING.voting_states, TUNING.deeper * TUNING.depth)
-        )[: TUNING.voting_states]
-
-    def _keep_best(self, hits: list[RankedRow]) -> list[RankedRow]:
-        """Return the states in which a step that counts here was taken."""
-        best = self._best([ref for ref, _, _ in hits])
-        return [state for state in hits if state[0] in best]
+        for deeper in (1, TUNING.deeper):
+            if deeper > 1:
+                hits = self._find("states", deeper * TUNING.voting_states, deeper * TUNING.depth)
+            best = self._best([ref for ref, _, _ in hits])
+            kept = [state for state in hits if state[0] in best]
+            if len(kept) >= TUNING.depth or len(hits) < TUNING.depth:
+                break
+        return kept[: TUNING.voting_states]
 
     def _best(self, states: Sequence[int]) -> Mapping[int, TakenStep]:
         """Return the best step that was taken in each state in the applicable worlds."""
-        best = self._derived.done.setdefault(self.worlds, {})
+        best = self._derived.findings.done.setdefault(self.worlds, {})
         return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, best)
 
     def _find(self, kind: IndexKind, k: int, depth: int = TUNING.depth) -> list[RankedRow]:
-        """Return the matches that are similar enough to be shown."""
-        steps = find(
-            self._index, kind, self.text, k,
-            count_episodes=self._derived.count_episodes, vector=self._embed(), version=self._version,
-            is_question=self.is_question, depth=depth,
+        """Return the best matches, at most k, that are similar enough to be shown."""
+        terms = TUNING.more_terms if self.is_question else TUNING.query_terms
+        matches = match(
+            self._index, kind, self.text, self._embed(),
+            count_episodes=self._derived.words.count, version=self._version, terms=terms, depth=depth,
         )  # fmt: skip
-        return [hit for hit in steps if hit[1] >= TUNING.min_cosine]
+        best = islice(matches.rated.items(), k)
+        return [(ref, similarity, why) for ref, (similarity, why) in best if similarity >= TUNING.min_cosine]
 
     def _embed(self) -> Vectors:
         """Return the vector of the text, (dim,) float32."""
         self.searched = True
         if self._vector is None:
-            self._vector = self._index.embed(self.text)
+            (self._vector,) = self._index.embed([self.text])
         return self._vector
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _of_worlds(self, hits: Iterable[RankedRow]) -> list[RankedRow]:
-        """Return the matches that are active items of the applicable worlds."""
-        is_of, worlds = self._derived.is_of, self.worlds
-        return [hit for hit in hits if is_of(hit[0], worlds)]
-
     def _find_items(self, query: str) -> tuple[Hit, ...]:
         """Return the items for the situation of the state, at most `bound_items`, in no particular order."""
-        is_of, worlds = self._derived.is_of, self.worlds
+        has, worlds = self._derived.items.has, self.worlds
         filed = self._find_filed(query)
-        refs = [ref for ref in dict.fromkeys(ref for _, _, refs in filed for ref in refs) if is_of(ref, worlds)]
+        refs = [ref for ref in dict.fromkeys(ref for _, _, refs in filed for ref in refs) if has(ref, worlds)]
         matches, nearest = self._match_items(query, refs)
         chosen = list(dict.fromkeys((*nearest, *refs)))
         if len(chosen) > TUNING.bound_items:  # the order of all sources together decides only which items are kept
             fused = fuse(*(refs for _, _, refs in reversed(filed)), nearest)
-            chosen = [ref for ref in fused if is_of(ref, worlds)][: TUNING.bound_items]
+            chosen = [ref for ref in fused if has(ref, worlds)][: TUNING.bound_items]
         # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
         floors = {ref: (floor, why) for floor, why, refs in filed for ref in refs}
-        items, numbers, refs_found = self._derived.items, self._derived.numbers, set(nearest)
+        items, numbers, refs_found = self._derived.items.by_id, self._derived.items.numbers, set(nearest)
         in_view = content_words(query)
         hits = []
         for ref in chosen:
-            similarity, why = matches.rate(ref) if ref in refs_found else (matches.cosines[ref], "")
+            similarity, why = matches.rated[ref] if ref in refs_found else (matches.cosines[ref], "")
             if ref in floors:
                 floor, reason = floors[ref]
                 if floor >= similarity or not why:
@@ -336,7 +308,7 @@ class Candidates:
 
     def _rate(self, item: Item, in_view: Set[str]) -> float:
         """Return how far the state shows the subject of an item: many items may be filed under one place."""
-        subjects = self._derived.subjects
+        subjects = self._derived.findings.subjects
         subject = subjects.get(item.id)
         if subject is None:
             subject = subjects[item.id] = weigh_subject(f"{item.title}\n{item.body}", self._weigh)
@@ -348,21 +320,21 @@ class Candidates:
         Words that no episode shows are of two kinds: those of the sentences themselves, such as `rewarded`, which are
         common among items, and names of things that have not been met.
         """
-        count = self._derived.count_episodes((word,))[word]
+        count = self._derived.words.count((word,))[word]
         if count:
-            return max(0.0, math.log((self._derived.clock.time + 1) / count))
-        return self._index.measure_rarity("items", word)
+            return max(0.0, math.log((self._derived.words.clock.time + 1) / count))
+        return self._index.texts["items"].measure_rarity(word)
 
     def _match_items(self, query: str, filed: Sequence[int]) -> tuple[Matches, list[int]]:
         """Return the items that match by words and meaning, and the applicable ones among the best of them."""
-        is_of, worlds = self._derived.is_of, self.worlds
+        has, worlds = self._derived.items.has, self.worlds
 
         def search_within(depth: int) -> tuple[Matches, list[int]]:
             matches = match(
                 self._index, "items", query, self._embed(),
-                count_episodes=self._derived.count_episodes, version=self._version, depth=depth, further=filed,
+                count_episodes=self._derived.words.count, version=self._version, depth=depth, further=filed,
             )  # fmt: skip
-            return matches, [ref for ref in matches.order[:depth] if is_of(ref, worlds)]
+            return matches, [ref for ref in islice(matches.rated, depth) if has(ref, worlds)]
 
         depth = max(TUNING.depth, 4 * self.k)
         matches, nearest = search_within(depth)
@@ -376,7 +348,7 @@ class Candidates:
         own = self._read_filed("signature", [plain(self.state.signature)])
         at_place, adjacent = self._find_by_place(plain(self.state.location))
         named = content_words(query)
-        counts = self._derived.count_episodes(named)
+        counts = self._derived.words.count(named)
         rarest = [word for _, word in sorted((counts[word], word) for word in named)]
         return [
             (0.0, "its subject", self._find_by_subject(rarest)),
@@ -393,7 +365,7 @@ class Candidates:
             f"AND value IN ({','.join('?' * len(values))})",
             (self.namespace, by, *values),
         )
-        items, numbers = self._derived.items, self._derived.numbers
+        items, numbers = self._derived.items.by_id, self._derived.items.numbers
         scored = [(-items[numbers[number]].score, number) for (number,) in rows if number in numbers]
         return [number for _, number in sorted(scored)[: TUNING.bound_items]]
 
@@ -404,10 +376,10 @@ class Candidates:
         if not location or not self._store.rows(any_place, (self.namespace,)):
             return [], []
         at_place = self._read_filed("location", [location])
-        places = self._derived.reached.get(location)
+        places = self._derived.findings.reached.get(location)
         if places is None:
-            places = clusters.read_reachable(self._store, self.namespace, location, self._derived.clock.counted)
-            self._derived.reached[location] = places
+            places = clusters.read_reachable(self._store, self.namespace, location, self._derived.words.clock.counted)
+            self._derived.findings.reached[location] = places
         return at_place, self._read_filed("location", places) if places else []
 
     def _find_by_subject(self, rarest: Sequence[str]) -> list[int]:
@@ -416,15 +388,13 @@ class Candidates:
         The words that are rare among items are often common among states, such as `nothing`, so the search for the
         whole text does not look these up. Of words that no episode showed, a long answer of a tool may have hundreds.
         """
-        counts = self._derived.count_episodes(rarest)
+        counts = self._derived.words.count(rarest)
         new = sorted((word for word in rarest if not counts[word]), key=lambda word: not word.isalpha())
         old = [word for word in rarest if counts[word]]
-        named = self._index.select_present("items", (*new[: TUNING.subject_words], *old[: TUNING.subject_words]))[
-            : TUNING.rare_words
-        ]
-        return self._index.list_by_words(
-            "items", " ".join(named), TUNING.depth, self._derived.count_episodes, len(named)
-        )
+        texts = self._index.texts["items"]
+        named = texts.select_present((*new[: TUNING.subject_words], *old[: TUNING.subject_words]))[: TUNING.rare_words]
+        rows = texts.search(" ".join(named), TUNING.depth, self._derived.words.count, len(named))
+        return [row.ref for row in rows]
 
     def _find_by_tag(self, rarest: Sequence[str]) -> list[int]:
         """Return the items that share at least `min_tags` tags with the rare words of a state, most tags first."""

@@ -1,78 +1,21 @@
-"""Clusters: experience of situations with the same signature, looked up by index and never scanned.
-
-Steps and summaries are read by index; the cost depends on how many are requested, not on how many states share the
-signature. `candidates` adds the items, and `recall` decides what is shown.
-"""
+"""Clusters: situations with the same signature, as figures for people, and the places that can be reached."""
 
 from typing import Any
 
 import numpy as np
 
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.records import Summary
 from hardwon.memory.storage.counted import COUNTED_STATES, OUTCOME, TRUSTED
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, plain
-from hardwon.memory.storage.rollups import summaries
+from hardwon.memory.storage.episodes import plain
 
 from .embedders import Vectors
-from .ranking import TakenStep, read_taken_steps, steps_of
 from .tuning import TUNING
 
-ATTEMPTS, MORE_ATTEMPTS = TUNING.many_kinds, 48
-"""Numbers of kinds of action that are read for a situation, the most tried ones: up to MANY_KINDS, and beyond."""
-VOTERS, MORE_VOTERS = 64, 256
-"""Numbers of steps of a situation that vote, the newest ones, without and with more kinds of action."""
-
-
-def read_voters(
-    store: Store, namespace: int, signature: str, with_before: bool, worlds: frozenset[int] | None = None
-) -> list[TakenStep]:
-    """Return the steps of a situation that vote: the newest and the best of its most tried kinds of action."""
-    if worlds is None:
-        rows = store.rows(_VOTERS, (namespace, signature, MORE_ATTEMPTS, ATTEMPTS, VOTERS, MORE_VOTERS))
-        return read_taken_steps(store, [row[0] for row in rows], with_before)
-    for live in ("AND folded = 0", ""):  # activity in other worlds may have folded all of these steps
-        query = _VOTERS_OF_WORLDS.format(where=steps_of(worlds), live=live)
-        limits = (TUNING.more_kinds * MORE_ATTEMPTS, TUNING.more_kinds * ATTEMPTS, VOTERS, MORE_VOTERS)
-        rows = store.rows(query, (namespace, signature, *limits))
-        if rows:
-            return read_taken_steps(store, [row[0] for row in rows], with_before)
-    return []
-
-
-_VOTERS = """
-WITH tried AS MATERIALIZED (
-    SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
-SELECT best FROM tried UNION
-SELECT id FROM (
-    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) AND folded = 0 ORDER BY id DESC
-    LIMIT iif((SELECT count(*) FROM tried) <= ?, ?, ?))
-"""
-
-
-_VOTERS_OF_WORLDS = """
-WITH tried AS MATERIALIZED (
-    SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
-SELECT id FROM steps WHERE id IN (SELECT best FROM tried) AND {where} UNION
-SELECT id FROM (
-    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) {live} AND {where} ORDER BY id DESC
-    LIMIT iif((SELECT count(*) FROM tried) <= ?, ?, ?))
-"""
-
-
-def read_summaries(
-    store: Store, namespace: int, signature: str, worlds: frozenset[int] | None = None
-) -> tuple[Summary, ...]:
-    """Return summaries of the most tried kinds of action in a cluster, at most `summaries`."""
-    if worlds is None:
-        return summaries(store, namespace, signature, TUNING.summaries)
-    most = summaries(store, namespace, signature, TUNING.more_kinds * TUNING.summaries)
-    ends = dumps([ref for summary in most for ref in (summary.best, summary.first, summary.last)])
-    among = f"SELECT id FROM steps WHERE id IN (SELECT value FROM json_each(?)) AND {steps_of(worlds)}"
-    tried = {row[0] for row in store.rows(among, (ends,))}
-    kept = (summary for summary in most if not tried.isdisjoint((summary.best, summary.first, summary.last)))
-    return tuple(kept)[: TUNING.summaries]
+PLACE_STATES = 64
+"""Number of states of a place, the newest ones, whose steps show which places can be reached."""
+CENTROID_STATES = 256
+"""Number of states of a cluster, the newest ones, whose mean vector is its centroid."""
 
 
 def read_reachable(store: Store, namespace: int, location: str, counted: str = TRUSTED) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ Ranking searches nothing and changes only the order.
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from operator import mul
+from typing import Any, NamedTuple
 
 from hardwon.memory.records import Failure
 from hardwon.memory.situations.keys import content_words, parse_action
@@ -26,7 +27,11 @@ MIN_VOTERS, SHARPNESS_FACTOR, MIN_SHARPNESS = 6, 0.75, 0.1
 """Effective number of states that vote at least, the factor on the kernel's sharpness until they do, and its limit."""
 TASK_BANDWIDTH, SHARP_TASK_BANDWIDTH = 0.1, 0.03
 """Bandwidths of the factor exp(similarity of tasks / bandwidth). The second one is for known situations with more than
-many_kinds kinds of action: such a state, as `The next request.`, says little, so the tasks distinguish its steps."""
+`many_kinds` kinds of action: such a state, as `The next request.`, says little, so the tasks distinguish its steps."""
+ATTEMPTS, MORE_ATTEMPTS = TUNING.many_kinds, 48
+"""Numbers of kinds of action that are read for a situation, the most tried ones: up to `many_kinds`, and beyond."""
+VOTERS, MORE_VOTERS = 64, 256
+"""Numbers of steps of a situation that vote, the newest ones, without and with more kinds of action."""
 KNOWN = 8192
 """Approximate number of states whose best step is cached; about 2 MB."""
 _BEFORE = (
@@ -37,8 +42,6 @@ _BEFORE = (
 _TASK = "(SELECT task FROM states WHERE states.id = pre)"
 _COPIED = """iif(instr(why, '"copied"') AND json_valid(why), json_extract(why, '$.copied'), '')"""
 _GOOD = frozenset({Failure.NONE.value, Failure.STEP_LIMIT.value})
-
-_Kind = TypeVar("_Kind", bound=Hashable)
 
 RankedRow = tuple[int, float, str]
 """A search result: id, similarity to the query, and the reason for the match."""
@@ -121,108 +124,90 @@ def order_by_votes(
 
     Ties keep the original order.
     """
-    is_vague = len({step.kind for step in done[:own]}) > TUNING.many_kinds if own else False
-    weights = weigh(done, similarities, after, task, SHARP_TASK_BANDWIDTH if is_vague else TASK_BANDWIDTH)
-    best = max((step.value for step in done[:own]), default=0.0) if own else 0.0
+    best, has_own, own_kinds = 0.0, False, set()
+    for at, step in enumerate(done):
+        if own and at < own:
+            best = max(best, step.value)
+            own_kinds.add(step.kind)
+        has_own = has_own or (step.value > 0 and not step.failed and not step.is_told)
+    weights = weigh(
+        done, similarities, after, task, SHARP_TASK_BANDWIDTH if len(own_kinds) > TUNING.many_kinds else TASK_BANDWIDTH
+    )
     if own and best > 0:  # returns are comparable within one situation: many poor steps must not outvote a good one
-        weights[:own] = [
-            weight * max(step.value / best, TUNING.min_relative_return) ** 2
-            for weight, step in zip(weights, done[:own], strict=False)
-        ]
-    has_own = any(step.value > 0 and not step.failed and not step.is_told for step in done)
-    kinds = [(has_own and step.is_told, step.kind) for step in done]
-    support = _support(kinds, weights)
-    shares = _share_places(done, weights)
-    least = TUNING.min_support * max((total for (is_last, _), total in support.items() if not is_last), default=0.0)
+        for at, step in enumerate(done[:own]):
+            weights[at] *= max(step.value / best, TUNING.min_relative_return) ** 2
+    support: defaultdict[tuple[bool, str], float] = defaultdict(float)
+    by_action: defaultdict[str, float] = defaultdict(float)
+    for step, weight in zip(done, weights, strict=True):
+        support[has_own and step.is_told, step.kind] += weight
+        by_action[step.action] += weight
+    chosen = [total for (is_last, _), total in support.items() if not is_last]
+    least = TUNING.min_support * max(chosen, default=0.0)
 
-    ranked = [
-        (kinds[at][0], -support_here, -shares[at], -weights[at], -step.value, at)
-        for at, step in enumerate(done)
-        if (support_here := support.get(kinds[at], 0.0)) >= least or own is None
-    ]
+    # A step's claim to a place is the support of its action over its rank among equal ones: an action that many similar
+    # states took is worth more than one place, and the places that it does not need go to others.
+    ranks: Counter[str] = Counter()
+    ranked = []
+    for lightness, loss, at in sorted([(-weights[at], -step.value, at) for at, step in enumerate(done)]):
+        step = done[at]
+        ranks[step.action] += 1
+        is_last = has_own and step.is_told
+        if own is None or support[is_last, step.kind] >= least:
+            claim = by_action[step.action] / ranks[step.action]
+            ranked.append((is_last, -support[is_last, step.kind], -claim, lightness, loss, at))
     ranked.sort()
     return [at for *_, at in ranked]
-
-
-def _share_places(done: Sequence[TakenStep], weights: Sequence[float]) -> list[float]:
-    """Return the claim of each step to a place: the support of its exact action, divided by its rank among equal ones.
-
-    Places of one kind of action are so shared among its actions in proportion to their support. An action that many
-    similar states took is worth more than one place, and the places that it does not need go to others.
-    """
-    support = _support([step.action for step in done], weights)
-    ranks: Counter[str] = Counter()
-    claims = [0.0] * len(done)
-    for _, _, at in sorted([(-weights[at], -step.value, at) for at, step in enumerate(done)]):
-        action = done[at].action
-        ranks[action] += 1
-        claims[at] = support.get(action, 0.0) / ranks[action]
-    return claims
 
 
 def weigh(
     done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str, bandwidth: float
 ) -> list[float]:
-    """Return the weight of each step as a vote; the constants of this module describe its factors."""
-    previous_kind = None if after is None else kind_of(after)
+    """Return the weight of each step as a vote; the constants of this module describe its factors.
+
+    Weights are relative to the largest one, with bandwidths that grow until enough states vote. One state in the same
+    words would otherwise outvote twenty in almost the same: one wrong success would speak for all requests with its
+    customer's name. The number that votes is (sum w)^2 / sum w^2.
+    """
     likeness = _compare_tasks(task, [step.task for step in done])
     exponents = [
         similarity / TUNING.bandwidth + likeness[step.task] / bandwidth
         for step, similarity in zip(done, similarities, strict=True)
     ]
-    return [
-        kernel
-        * (TUNING.same_before if step.before == previous_kind else 1.0)
-        * (1.0 if step.value > 0 and not step.failed else TUNING.fruitless_weight)
-        for step, kernel in zip(done, _apply_kernel(exponents), strict=True)
-    ]
-
-
-def _apply_kernel(exponents: Sequence[float]) -> list[float]:
-    """Return exp(exponent), relative to the largest one, with a bandwidth that grows until enough states vote.
-
-    One state in the same words would otherwise outvote twenty in almost the same: one wrong success would speak for
-    all requests with its customer's name. The number that votes is (sum w)^2 / sum w^2.
-    """
     largest, sharpness = max(exponents, default=0.0), 1.0
     while True:
         kernel = [math.exp(sharpness * (exponent - largest)) for exponent in exponents]
-        is_broad = sum(kernel) ** 2 >= MIN_VOTERS * sum(weight * weight for weight in kernel)
+        is_broad = sum(kernel) ** 2 >= MIN_VOTERS * sum(map(mul, kernel, kernel))
         if is_broad or len(kernel) < MIN_VOTERS or sharpness < MIN_SHARPNESS:
-            return kernel
+            break
         sharpness *= SHARPNESS_FACTOR
+    previous_kind = None if after is None else kind_of(after)
+    return [
+        weight
+        * (TUNING.same_before if step.before == previous_kind else 1.0)
+        * (1.0 if step.value > 0 and not step.failed else TUNING.fruitless_weight)
+        for step, weight in zip(done, kernel, strict=True)
+    ]
 
 
 def _compare_tasks(task: str, tasks: Sequence[str]) -> Mapping[str, float]:
     """Return the similarity of each task to the current one, in [0, 1].
 
-    It is the weighted share of common words; words that occur in all tasks have no weight.
+    It is the weighted share of common words (Jaccard); words that occur in all tasks have no weight.
     """
-    distinct = dict.fromkeys(tasks)
+    distinct = dict.fromkeys(tasks, 0.0)
     own = content_words(task)
     # With one task there is nothing to compare; equal factors cancel out.
     if not own or (len(distinct) == 1 and task in distinct):
-        return dict.fromkeys(distinct, 0.0)
+        return distinct
     words = {other: content_words(other) for other in distinct}
     counts = Counter(chain.from_iterable(words.values()))
     weight = {word: math.log((1 + len(distinct)) / (0.5 + counts[word])) for word in {*counts, *own}}
-    return {other: _share(own, words[other], weight) for other in distinct}
-
-
-def _share(own: frozenset[str], other: frozenset[str], weight: Mapping[str, float]) -> float:
-    """Return the weighted Jaccard similarity of two sets of words."""
-    # Sets have no fixed order: sorting makes the sum of floats the same in any process.
     weigh_word = weight.__getitem__
-    total = sum(map(weigh_word, sorted(own | other)))
-    return sum(map(weigh_word, sorted(own & other))) / total if total > 0 else 0.0
-
-
-def _support(kinds: Sequence[_Kind], weights: Sequence[float]) -> Mapping[_Kind, float]:
-    """Return the total weight of the steps by kind of action, or by action."""
-    support: defaultdict[_Kind, float] = defaultdict(float)
-    for kind, weight in zip(kinds, weights, strict=True):
-        support[kind] += weight
-    return support
+    for other, other_words in words.items():
+        # Sets have no fixed order: sorting makes the sum of floats the same in any process.
+        total = sum(map(weigh_word, sorted(own | other_words)))
+        distinct[other] = sum(map(weigh_word, sorted(own & other_words))) / total if total > 0 else 0.0
+    return distinct
 
 
 def kind_of(action: str) -> str:
@@ -237,33 +222,50 @@ def find_best_steps(
     if len(best_steps) > KNOWN:
         best_steps.clear()
     # The cache also holds None for states without a step, so these are not queried again.
-    unread = [ref for ref in states if (ref, with_before) not in best_steps]
-    if unread:
-        read = _query_best_steps(store, unread, where, _BEFORE if with_before else "NULL")
-        best_steps.update({(ref, with_before): read.get(ref) for ref in unread})
+    if unread := [ref for ref in states if (ref, with_before) not in best_steps]:
+        best_steps.update(dict.fromkeys([(ref, with_before) for ref in unread]))
+        query = _BEST.format(before=_BEFORE if with_before else "NULL", where=where)
+        for ref, *row in store.rows(query, (json.dumps(unread),)):
+            best_steps[ref, with_before] = parse_taken_step(tuple(row))
     return {ref: done for ref in states if (done := best_steps[ref, with_before]) is not None}
 
 
-def _query_best_steps(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, TakenStep]:
-    """Read the best step of each state from the library."""
-    rows = store.rows(
-        f"SELECT pre, action, {before}, max(return_to_go), failure, {_TASK}, steps.id, {_COPIED} "
-        f"FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
-        # SQLite takes the other columns from the row with the maximum.
-        "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",
-        (json.dumps(states),),
-    )
-    return {row[0]: parse_taken_step(row[1:]) for row in rows}
+_BEST = f"""
+SELECT pre, action, {{before}}, max(return_to_go), failure, {_TASK}, steps.id, {_COPIED}
+FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {{where}}
+GROUP BY pre HAVING max(return_to_go) IS NOT NULL
+"""
+"""With max(), SQLite takes the other columns from the row with the maximum."""
 
 
-def read_taken_steps(store: Store, steps: Sequence[int], with_before: bool) -> list[TakenStep]:
-    """Read these steps, the newest first."""
-    rows = store.rows(
-        f"SELECT action, {_BEFORE if with_before else 'NULL'}, return_to_go, failure, {_TASK}, steps.id, "
-        f"{_COPIED} FROM steps WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id DESC",
-        (json.dumps(steps),),
-    )
-    return [parse_taken_step(row) for row in rows]
+def read_voters(
+    store: Store, namespace: int, signature: str, with_before: bool, worlds: frozenset[int] | None = None
+) -> list[TakenStep]:
+    """Return the steps of a situation that vote, the newest first: the newest and the best of its most tried kinds.
+
+    They are looked up by index: the cost does not depend on the number of states that share the signature.
+    """
+    before, where = _BEFORE if with_before else "NULL", steps_of(worlds)
+    factor = 1 if worlds is None else TUNING.more_kinds
+    limits = factor * MORE_ATTEMPTS, factor * ATTEMPTS, VOTERS, MORE_VOTERS
+    for live in ("AND folded = 0", ""):  # activity in other worlds may have folded all of these steps
+        query = _VOTERS.format(before=before, where=where, live=live)
+        rows = store.rows(query, (namespace, signature, *limits))
+        if rows or worlds is None:
+            break
+    return list(map(parse_taken_step, rows))
+
+
+_VOTERS = f"""
+SELECT action, {{before}}, return_to_go, failure, {_TASK}, steps.id, {_COPIED} FROM steps WHERE id IN (
+    WITH tried AS MATERIALIZED (
+        SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
+    SELECT id FROM steps WHERE id IN (SELECT best FROM tried) AND {{where}} UNION
+    SELECT id FROM (
+        SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) {{live}} AND {{where}} ORDER BY id DESC
+        LIMIT iif((SELECT count(*) FROM tried) <= ?, ?, ?))
+) ORDER BY id DESC
+"""
 
 
 @lru_cache(maxsize=KNOWN)  # the same steps are read again after every write

@@ -14,19 +14,19 @@ from typing import Any, Literal
 
 from hardwon.memory.guardrails.conditions import forbids, holds
 from hardwon.memory.reasons import ADVICE
-from hardwon.memory.records import Hit, Item, Kind, Recollection, Step
+from hardwon.memory.records import Hit, Item, Kind, Recollection, Step, Summary
 from hardwon.memory.situations.actions import is_of
 from hardwon.memory.situations.keys import Attempt, words
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import read_best_steps, read_brief_steps
+from hardwon.memory.storage.episodes import dumps, read_best_steps, read_brief_steps
 from hardwon.memory.storage.freshness import Version
+from hardwon.memory.storage.rollups import summaries
 from hardwon.memory.trust import testimony
 from hardwon.memory.trust.instructions import without_instructions
 from hardwon.memory.values.tuning import TUNING as VALUES
 
-from . import clusters
 from .cache import NamespaceCache
-from .candidates import Candidates, How, find
+from .candidates import Candidates, How, Neighbor, find
 from .ranking import RankedRow, TakenStep, order_by_votes, steps_of
 from .request import RecallRequest
 from .search import Search
@@ -41,12 +41,12 @@ def recall_by_step(
 ) -> Recollection:
     """Return the experience that applies to a state."""
     state, actions, k = request.state, request.actions or {}, request.k
-    situation = derived.situation(state)
-    estimates = derived.estimates(situation, actions) if actions else {}
+    situation, statistics = derived.situation(state), derived.statistics
+    estimates = statistics.estimate(situation, actions) if actions else {}
     attempts = [Attempt(situation, action) for action in actions]
-    guardrails = derived.guard.active(attempts) if actions else ()
-    worlds = derived.related(state, actions)
-    outcomes = derived.count_outcomes(state, actions, worlds) if actions and k else {}
+    guardrails = derived.items.guard.active(attempts) if actions else ()
+    home, worlds = derived.worlds.find_sure(state.task, actions), derived.worlds.related(state.task, actions)
+    outcomes = statistics.outcomes.find(state, actions, worlds) if actions and k else {}
     if k <= 0:
         path: Literal["empty", "hybrid", "cluster"] = "cluster" if estimates else "empty"
         return Recollection(guardrails=guardrails, estimates=estimates, path=path, outcomes=outcomes)
@@ -54,37 +54,48 @@ def recall_by_step(
         store, derived, index, state,
         k=k, after=request.after, by_text=request.by_text, worlds=worlds, version=version,
     )  # fmt: skip
-    items, masked = _rank_items(query, derived, request, attempts)
-    if derived.gain().is_off:
+    items, masked = _rank_items(query, derived, request, attempts, home)
+    if derived.effects.gain().is_off:
         masked = (*masked, ADVICE)
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
     if not actions and (request.kinds is None or "remedy" in request.kinds):
-        items = chain(_find_remedies(derived, steps, masked), items)
+        items = chain(_find_remedies(derived.items.remedies, steps, masked), items)
     chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
     if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
     # Summaries come last: a recollection without content needs no query for them.
     signature = query.signature
-    summed = clusters.read_summaries(store, query.namespace, signature, worlds) if signature else ()
+    summed = _read_summaries(store, query.namespace, signature, worlds) if signature else ()
     path = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
     return Recollection(chosen_items, chosen, guardrails, estimates, path, tokens, summed, filled, masked, outcomes)
 
 
+def _read_summaries(store: Store, namespace: int, signature: str, worlds: frozenset[int] | None) -> tuple[Summary, ...]:
+    """Return summaries of the most tried kinds of action in a situation, at most `summaries`."""
+    if worlds is None:
+        return summaries(store, namespace, signature, TUNING.summaries)
+    most = summaries(store, namespace, signature, TUNING.more_kinds * TUNING.summaries)
+    ends = dumps([ref for summary in most for ref in (summary.best, summary.first, summary.last)])
+    among = f"SELECT id FROM steps WHERE id IN (SELECT value FROM json_each(?)) AND {steps_of(worlds)}"
+    tried = {row[0] for row in store.rows(among, (ends,))}
+    kept = (summary for summary in most if not tried.isdisjoint((summary.best, summary.first, summary.last)))
+    return tuple(kept)[: TUNING.summaries]
+
+
 def _rank_items(
-    query: Candidates, derived: NamespaceCache, request: RecallRequest, attempts: Sequence[Attempt]
+    query: Candidates, derived: NamespaceCache, request: RecallRequest, attempts: Sequence[Attempt], home: int | None
 ) -> tuple[Iterable[Hit], tuple[str, ...]]:
-    """Return the hits on items that may be shown, the best first, and the ids of those that are masked."""
-    state, actions = request.state, request.actions or {}
+    """Return the hits on items that may be shown, the best first, and the ids of those masked in the home world."""
     candidates = query.items()
     if request.beside is not None:
         candidates = _add_beside(candidates, request.beside, query)
     if not candidates:
         return (), ()
-    ranked = candidates if query.is_question else _order(candidates, derived.score_in(state, actions))
-    masked = derived.masked(state, actions)
-    no_action = Attempt(derived.situation(state), "")
+    ranked = candidates if query.is_question else _order(candidates, derived.effects.score_in(home))
+    masked = derived.effects.left_out(home)
+    no_action = Attempt(derived.situation(query.state), "")
     fitting = (hit for hit in ranked if _is_applicable(hit.what, request.kinds, attempts, no_action, derived))
     if not masked:
         return fitting, ()  # lazily: only the first k distinct ones are checked
@@ -102,13 +113,13 @@ def _add_beside(candidates: Sequence[Hit], item: Item, query: Candidates) -> Seq
     return _interleave(candidates, [hit])
 
 
-def _find_remedies(derived: NamespaceCache, steps: Iterable[Hit], masked: Sequence[str]) -> Iterator[Hit]:
+def _find_remedies(remedies: Sequence[Item], steps: Iterable[Hit], masked: Sequence[str]) -> Iterator[Hit]:
     """Yield the remedies with calls that were made in similar situations, so that the agent need not fail first.
 
     With admissible actions, the planner repairs a plan when a step of it fails.
     """
     actions = {hit.what.action for hit in steps if isinstance(hit.what, Step)}
-    for item in derived.remedies:
+    for item in remedies:
         is_good = item.score >= RECALL_FLOOR or item.pinned
         about = {item.forbids or item.steps[-1], *item.steps}
         if is_good and item.id not in masked and any(is_of(call, action) for call in about for action in actions):
@@ -121,7 +132,7 @@ def _rank_steps(query: Candidates, derived: NamespaceCache, store: Store) -> tup
         hits = _iter_step_hits(store, query.states(), query.k, query.worlds)
         clean = map(without_instructions, _first_distinct(hits, query.k))
         return tuple(derived.support.limit_words(hit) for hit in clean if hit is not None), 0
-    ranked = derived.ranked
+    ranked = derived.findings.ranked
     which = (query.text, query.signature, query.state.task, query.after, query.k, query.worlds)
     steps = ranked.get(which)
     if steps is None:
@@ -133,27 +144,27 @@ def _rank_steps(query: Candidates, derived: NamespaceCache, store: Store) -> tup
 
 def _vote(query: Candidates, derived: NamespaceCache, store: Store) -> tuple[tuple[Hit, ...], int]:
     """Rank the steps of the situation, filled up with steps of similar states."""
-    voters = query.voters
-    # Search is the expensive part, so it runs only if the situation itself has too few different actions.
-    neighbors = query.neighbors() if len({voter.action for voter in voters}) < query.k else []
-    steps = [*voters, *(neighbor.what for neighbor in neighbors)]
-    similarities = [*[1.0] * len(voters), *(neighbor.similarity for neighbor in neighbors)]
-    order = order_by_votes(steps, similarities, query.after, query.state.task, own=len(voters))
-    places: dict[str, int] = {}
-    for at in order:
-        # Actions of the situation itself are unique; each step added by search is from another situation.
-        places.setdefault(steps[at].action if at < len(voters) else str(at), at)
-    chosen = list(places.values())[: query.k]
     reason = f"same situation {query.signature}"
+    voters = [Neighbor(step, 1.0, reason) for step in query.voters]
+    own = len(voters)
+    # Search is the expensive part, so it runs only if the situation itself has too few different actions.
+    if len({voter.what.action for voter in voters}) < query.k:
+        voters += query.neighbors()
+    steps, similarities = [voter.what for voter in voters], [voter.similarity for voter in voters]
+    places: dict[str, int] = {}
+    for at in order_by_votes(steps, similarities, query.after, query.state.task, own=own):
+        # Actions of the situation itself are unique; each step added by search is from another situation.
+        places.setdefault(steps[at].action if at < own else str(at), at)
+    chosen = list(places.values())[: query.k]
     step_of = _read_clean(store, derived, [steps[at].step for at in chosen])
     count = _count_alike(steps, {steps[at].step for at in chosen})
-    hits = []
+    hits, filled = [], 0
     for at in chosen:
+        filled += 0 < own <= at
         step = step_of.get(steps[at].step)
         if step is not None:  # its action reads like an instruction, or another process just deleted it
-            why = reason if at < len(voters) else neighbors[at - len(voters)].why
-            hits.append(Hit(count(derived.support.limit_step(step), steps[at]), similarities[at], why))
-    return tuple(hits), sum(at >= len(voters) for at in chosen) if voters else 0
+            hits.append(Hit(count(derived.support.limit_step(step), steps[at]), similarities[at], voters[at].why))
+    return tuple(hits), filled
 
 
 def _count_alike(steps: Sequence[TakenStep], hits: Set[int]) -> Callable[[Step, TakenStep], Step]:
@@ -180,7 +191,7 @@ def _count_alike(steps: Sequence[TakenStep], hits: Set[int]) -> Callable[[Step, 
 
 def _read_clean(store: Store, derived: NamespaceCache, ids: Sequence[int]) -> Mapping[int, Step | None]:
     """Return steps by id without texts that read like instructions, using the cache; None if the action does."""
-    read = derived.steps
+    read = derived.findings.steps
     missing = [ref for ref in ids if ref not in read]
     if missing:
         if len(read) > 4096:
@@ -195,13 +206,15 @@ def _read_clean(store: Store, derived: NamespaceCache, ids: Sequence[int]) -> Ma
 
 def _add_testimony(query: Candidates, derived: NamespaceCache, store: Store, clean: tuple[Hit, ...]) -> tuple[Hit, ...]:
     """Return trusted hits and, in free places, hits on untrusted steps."""
-    if len(clean) >= query.k or not derived.has_untrusted:
+    if len(clean) >= query.k or not derived.words.clock.has_untrusted:
         return clean
 
     def is_known(template: str) -> bool:
-        return derived.values.cell(template) is not None
+        return derived.statistics.values.cell(template) is not None
 
-    free, uses = query.k - len(clean), derived.uses
+    free, uses = query.k - len(clean), derived.findings.uses
+    if uses is None:
+        uses = derived.findings.uses = testimony.uses_of(store, query.namespace)
     if query.is_question:
         testimony_hits = testimony.hits_by_words(store, query.namespace, query.text, query.k, is_known, uses)
     else:
@@ -231,7 +244,7 @@ def _is_applicable(
         return True
     if item.forbids is None:
         return holds(item.condition, no_action)
-    return not attempts or any(forbids(item, attempt, derived.context_ranges) for attempt in attempts)
+    return not attempts or any(forbids(item, attempt, derived.items.context_ranges) for attempt in attempts)
 
 
 def _iter_step_hits(
@@ -307,12 +320,14 @@ def search(
     store: Store, derived: NamespaceCache, index: Search, version: Version | None, text: str, k: int, how: How
 ) -> list[Hit]:
     """Return the items and steps that match a text, the best first."""
-    vector = None if how == "text" else index.embed(text)
-    options: dict[str, Any] = {"count_episodes": derived.count_episodes, "how": how, "vector": vector}
+    vector = None if how == "text" else index.embed([text])[0]
+    options: dict[str, Any] = {"count_episodes": derived.words.count, "how": how, "vector": vector}
     options.update(version=version, is_question=True)
-    items = find(index, "items", text, k, **options) if derived.items else []
+    items = find(index, "items", text, k, **options) if derived.items.by_id else []
     hits = [
-        Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
+        Hit(derived.items.by_id[derived.items.numbers[ref]], cosine, why)
+        for ref, cosine, why in items
+        if ref in derived.items.numbers
     ]
     return _interleave(hits, _search_steps(store, index, text, k, options))[:k]
 

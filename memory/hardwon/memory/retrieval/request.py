@@ -102,11 +102,14 @@ def parse_request(
 
 def _shorten(state: State) -> State:
     """Return a state with at most LONGEST_QUERY characters in each text, and the signature of the whole one."""
-    texts = {name: getattr(state, name) for name in ("observation", "location", "task", "feedback")}
-    long = {name: text[:LONGEST_QUERY] for name, text in texts.items() if len(text) > LONGEST_QUERY}
-    if sum(map(len, state.notes)) > LONGEST_QUERY:
-        long["notes"] = tuple(note[: LONGEST_QUERY // len(state.notes)] for note in state.notes[:LONGEST_QUERY])
-    return replace(state, signature=state.signature, **long) if long else state
+    texts = state.observation, state.location, state.task, state.feedback
+    is_long = sum(map(len, state.notes)) > LONGEST_QUERY
+    if not is_long and max(map(len, texts)) <= LONGEST_QUERY:
+        return state
+    observation, location, task, feedback = (text[:LONGEST_QUERY] for text in texts)
+    share = LONGEST_QUERY // len(state.notes) if is_long else None
+    notes = tuple(note[:share] for note in state.notes[:LONGEST_QUERY])
+    return State(observation, state.facts, location, task, feedback, notes, state.signature)
 
 
 def make_key(

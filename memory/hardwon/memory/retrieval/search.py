@@ -23,7 +23,7 @@ from hardwon.memory.storage.episodes import dumps, first_row, plain
 from hardwon.memory.storage.freshness import Version
 
 from .embedders import LOCAL, Embedder, Vectors, refuse_other
-from .text_index import TextIndex, TextMatch, WordCounts
+from .text_index import TextIndex
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
 IndexKind = Literal["states", "testimony", "items"]
@@ -52,6 +52,10 @@ NOT_ASCII = "{} GLOB '*[^' || char(1) || '-' || char(127) || ']*'"
 """SQL condition: texts of which earlier versions of the hashing embedder made other vectors."""
 _REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"
 _VECTORS = _REFS.replace("SELECT ref", "SELECT ref, vector") + " LIMIT ?"
+_NEWEST = (
+    "SELECT coalesce(max({ref}), 0), (SELECT value FROM meta WHERE name = 'embedder'), "
+    "(SELECT value FROM meta WHERE name = 'fingerprint') FROM {table}"
+)
 _OF_REFS = (
     "SELECT ref, vector FROM vectors WHERE kind = ? AND ref IN (SELECT value FROM json_each(?)) "
     "AND namespace = ? AND length(vector) = ?"
@@ -67,7 +71,7 @@ class Search:
         self._store = store
         self.namespace = namespace
         self._embedder = embedder
-        self._texts = {kind: TextIndex(store.rows, kind, namespace) for kind in KINDS}
+        self.texts = {kind: TextIndex(store.rows, kind, namespace) for kind in KINDS}
         self._cache_file = CacheFile(store, namespace)
         self._is_older = embedder.name.startswith("hashing") and is_older_copy(store)
         self._indices: dict[IndexKind, VectorIndex | TrainedIndex] = {}
@@ -95,39 +99,10 @@ class Search:
         finally:
             self._wait_s = 0.0
 
-    def embed(self, text: str) -> Vectors:
-        """Return the vector of a text, (dim,) float32."""
-        vector: Vectors = self.embed_all([text])[0]
-        return vector
-
-    def embed_all(self, texts: Sequence[str]) -> Vectors:
+    def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts, (n, dim) float32."""
-        return self._embed([plain(text) for text in texts])
-
-    def _embed(self, texts: Sequence[str]) -> Vectors:
-        if self._is_local:
-            return self._embedder.embed(texts)
-        return self._calls.call(partial(self._embedder.embed, texts))
-
-    def by_words(self, kind: IndexKind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[TextMatch]:
-        """Return the rows that contain the rarest words of the text, the best first."""
-        return self._texts[kind].scored(text, k, count_episodes, terms)
-
-    def list_by_words(self, kind: IndexKind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[int]:
-        """Return the ids of the rows that `by_words` returns, without the cost of their coverage."""
-        return self._texts[kind].search(text, k, count_episodes, terms)
-
-    def measure_share(self, kind: IndexKind, text: str, row: str, count_episodes: WordCounts, terms: int) -> float:
-        """Return the coverage that `by_words` would find if a text were one of the rows."""
-        return self._texts[kind].measure_share(text, plain(row), count_episodes, terms)
-
-    def select_present(self, kind: IndexKind, words: Sequence[str]) -> list[str]:
-        """Return those of the words that occur in any row, in their order."""
-        return self._texts[kind].select_present(words)
-
-    def measure_rarity(self, kind: IndexKind, word: str) -> float:
-        """Return log((rows + 1) / rows with the word), as of the last search by words."""
-        return self._texts[kind].measure_rarity(word)
+        texts = list(map(plain, texts))
+        return self._embedder.embed(texts) if self._is_local else self._calls.call(partial(self._embedder.embed, texts))
 
     def index(self, kind: IndexKind, version: Version | None = None) -> VectorIndex | TrainedIndex:
         """Return the vector index, updated to a version of the library or to the current one."""
@@ -138,8 +113,7 @@ class Search:
             version = version or self._store.freshness.version()
             if index is not None and self._version.get(kind) == version:
                 return index
-            self._refuse_other_vectors()
-            newest = self._newest(kind)
+            newest = self._read_newest(kind)
             if index is None:
                 index = self._indices[kind] = self._open_index(kind, newest)
                 self.save(trained_only=True)
@@ -161,7 +135,7 @@ class Search:
             self._indices.pop(kind, None)
             self._last.pop(kind, None)
             self._unsaved[kind].clear()
-            self._texts[kind].forget()
+            self.texts[kind].forget()
 
     def save(self, *, trained_only: bool = False) -> None:
         """Write vectors that are not in the library yet, and large indices to their files if those are far behind."""
@@ -260,10 +234,17 @@ class Search:
 
         return read
 
-    def _newest(self, kind: IndexKind) -> int:
-        """Return the largest id of a kind."""
+    def _read_newest(self, kind: IndexKind) -> int:
+        """Return the largest id of a kind.
+
+        Raises:
+            EmbedderMismatch: Another process has re-embedded the library since it was opened.
+        """
         table, ref = _ROWS[kind]
-        return int(self._store.rows(f"SELECT coalesce(max({ref}), 0) FROM {table}")[0][0])
+        ((newest, name, fingerprint),) = self._store.rows(_NEWEST.format(ref=ref, table=table))
+        if name is not None:
+            refuse_other(self._embedder, name, fingerprint, self._store.path)
+        return int(newest)
 
     def _count(self, kind: IndexKind, newest: int) -> int:
         """Return the number of vectors up to an id."""
@@ -297,7 +278,7 @@ class Search:
                 path = self._store.path
                 raise LibraryBusy(f"{path} has texts without vectors. Embed them: hardwon memory search {path} WORD")
             # Outside the transaction: embedding is slow and must not block writers.
-            vectors = self._embed([text for _, text in rows])
+            vectors = self.embed([text for _, text in rows])
             self._keep(kind, dict(rows), vectors)
             self.on_embedded(kind, len(rows))
             after = rows[-1][0]
@@ -320,7 +301,7 @@ class Search:
         )
         try:
             with self._store.transaction(wait_s=self._wait_s) as connection:
-                self._refuse_other_vectors()
+                self._read_newest(kind)
                 # Inside the transaction, so that no other process can change a text after this check.
                 now = dict(self._store.rows(read, (dumps(list(unsaved)),)))
                 connection.executemany(
@@ -335,12 +316,6 @@ class Search:
             # A search reads these too. A later one writes them, or the next process computes them again.
             return
         unsaved.clear()
-
-    def _refuse_other_vectors(self) -> None:
-        """Raise EmbedderMismatch if another process has re-embedded the library since it was opened."""
-        meta = dict(self._store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
-        if meta:
-            refuse_other(self._embedder, meta["embedder"], meta["fingerprint"], self._store.path)
 
     def _index_identity(self) -> str:
         """Return the string that identifies how an index file was made."""

@@ -33,13 +33,7 @@ class Tasks:
         self._words: sqlite3.Connection | None = None
 
     def nearest(self, task: str, k: int, embed: Embed) -> list[str]:
-        """Return the most similar tasks, the best first.
-
-        Args:
-            task: The task to compare with; if it is known, it comes first.
-            k: Largest number of tasks.
-            embed: Returns the vectors of texts, (n, dim) float32.
-        """
+        """Return the k most similar tasks, the best first; a known task comes first of all."""
         self._catch_up()
         scores = self._by_words(task)
         candidates = list(self._numbers) if len(self._numbers) <= TUNING.compared_tasks else list(scores)

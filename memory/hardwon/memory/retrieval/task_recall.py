@@ -23,9 +23,9 @@ def recall_by_task(store: Store, derived: NamespaceCache, index: Search, request
     action precede the others.
     """
     state = request.state
-    if state.task not in derived.task_episodes:
-        derived.task_episodes[state.task] = _similar_episodes(store, index, derived, state)
-    steps, values = derived.task_episodes[state.task]
+    if state.task not in derived.findings.task_episodes:
+        derived.findings.task_episodes[state.task] = _similar_episodes(store, index, derived, state)
+    steps, values = derived.findings.task_episodes[state.task]
     if not steps:
         return Recollection()
     best = _order_by_previous_kind(steps, request.after)[: request.k]
@@ -58,10 +58,10 @@ def _similar_episodes(
     Episodes of one task are ordered by reward. If the world of the state is certain, other worlds are left out.
     """
     chosen: list[str] = []
-    worlds = derived.related(state)
+    worlds = derived.worlds.related(state.task)
     where = "" if worlds is None else f"AND {placed_in(worlds, 'trajectories.namespace', 'trajectories.id')} "
     count = TUNING.task_episodes if worlds is None else TUNING.deeper * TUNING.task_episodes
-    for task in derived.tasks.nearest(state.task, count, index.embed_all):
+    for task in derived.findings.tasks.nearest(state.task, count, index.embed):
         rows = store.rows(
             "SELECT id FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL "
             f"AND trust = 'trusted' {where}ORDER BY total_reward DESC, rowid LIMIT ?",

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hardwon.memory.situations.keys import content_words, words
 from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage.counted import QueryRows
-from hardwon.memory.storage.episodes import first_row, last_row
+from hardwon.memory.storage.episodes import first_row, last_row, plain
 
 from .tuning import TUNING
 
@@ -65,9 +65,10 @@ class TextMatch(NamedTuple):
     ref: int
     """Id of the row."""
     share: float
-    """Share of the weight of the query's words that this row contains."""
+    """Share of the weight of the query's words that this row contains, in [0, 1]. Words that occur in no row count,
+    too, so no row covers much of a question about other topics."""
     score: float
-    """The weight of its words relative to the best row's; see `TextIndex.search`."""
+    """The weight of its words relative to the best row's; in a small result, long rows weigh less."""
 
 
 class TextIndex:
@@ -84,18 +85,14 @@ class TextIndex:
         self._ids = array("q")
         """Ids of all rows, ascending. Gaps between them depend on rows of other tables, which must not count here."""
 
-    def search(self, text: str, k: int, count_episodes: WordCounts, terms: int = TUNING.query_terms) -> list[int]:
-        """Return the ids of at most k rows that share the text's rarest words, the best first."""
+    def search(self, text: str, k: int, count_episodes: WordCounts, terms: int = TUNING.query_terms) -> list[TextMatch]:
+        """Return at most k rows that share the text's rarest words, the best first, and of equal ones the newer."""
         query = self.choose(text, count_episodes, terms)
-        return [row - self._first for row, _ in self._find(query, k)]
-
-    def _find(self, query: TextQuery, k: int) -> list[tuple[int, float]]:
-        """Return the k best rows with their scores; of equal rows, the newer one comes first."""
         if not query.words:
             return []
         row_lists = [self._rows_with(word, query.since) for word in query.words]
         rows, at = np.unique(np.concatenate(row_lists), return_inverse=True)
-        scores = np.bincount(at, np.repeat(query.weights, [len(listed) for listed in row_lists]))
+        covered = scores = np.bincount(at, np.repeat(query.weights, [len(listed) for listed in row_lists]))
         if not query.since and query.rows <= TUNING.few_rows:
             lengths = self._read_lengths(rows)
             scores = scores / (1.0 + TUNING.length_weight * lengths / max(1.0, lengths.mean()))
@@ -103,7 +100,10 @@ class TextIndex:
         top = np.flatnonzero(scores >= np.sort(scores)[-k:][:1])
         # A stable sort, reversed: of rows with equal scores, the larger id comes first.
         best = top[np.argsort(scores[top], kind="stable")[::-1][:k]]
-        return list(zip(rows[best].tolist(), scores[best].tolist(), strict=True))
+        shares = covered[best] / (sum(query.weights) + query.missing)
+        relative = scores[best] / (scores.max(initial=0.0) or 1.0)
+        ids = (rows[best] - self._first).tolist()
+        return list(map(TextMatch, ids, shares.tolist(), relative.tolist()))
 
     def _read_lengths(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the number of words of each row; 0 for one that was deleted meanwhile."""
@@ -117,40 +117,9 @@ class TextIndex:
             lengths.update((row, _decode(size)) for row, size in self._rows(read, (json.dumps(missing),)))
         return np.array([lengths.get(row, 0) for row in listed], dtype=np.float64)
 
-    def scored(self, text: str, k: int, count_episodes: WordCounts, terms: int = TUNING.query_terms) -> list[TextMatch]:
-        """Return the rows that `search` finds, with their coverage and score, the best first.
-
-        The coverage is the share, in [0, 1], of the weight of the query's words that a row contains. Words that occur
-        in no row count, too, so no row covers much of a question about other topics.
-        """
-        query = self.choose(text, count_episodes, terms)
-        matches = self._find(query, k)
-        best = matches[0][1] if matches else 0.0
-        shares = self._coverage(query, [row for row, _ in matches])
-        return [
-            TextMatch(row - self._first, share, score / best if best > 0 else 1.0)
-            for (row, score), share in zip(matches, shares, strict=True)
-        ]
-
-    def _coverage(self, query: TextQuery, ids: Sequence[int]) -> list[float]:
-        """Return the coverage of each row, in [0, 1]."""
-        if not ids:
-            return []
-        wanted = np.asarray(ids, dtype=np.int64)
-        sums = np.zeros(len(ids))
-        for word, weight in zip(query.words, query.weights, strict=True):
-            rows = self._rows_with(
-                word, query.since
-            )  # sorted, so searchsorted applies; np.isin would sort again and take five times as long
-            if len(rows):
-                at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-                sums += weight * (rows[at] == wanted)
-        shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
-        return shares
-
     def measure_share(self, text: str, row: str, count_episodes: WordCounts, terms: int) -> float:
-        """Return the coverage that `scored` would find if a text were one of the rows."""
-        own = _select_contained(row, _select_words(text, count_episodes))
+        """Return the coverage that `search` would find if a text were one of the rows."""
+        own = _select_contained(plain(row), _select_words(text, count_episodes))
         query = self.choose(text, count_episodes, terms, own)
         covered = sum(weight for word, weight in zip(query.words, query.weights, strict=True) if word in own)
         return covered / (sum(query.weights) + query.missing) if covered else 0.0
@@ -164,11 +133,7 @@ class TextIndex:
     ) -> TextQuery:
         """Choose the words of a text to look up; ties are broken alphabetically.
 
-        Args:
-            text: The text.
-            count_episodes: Returns the number of episodes that showed each of some words.
-            terms: Number of words that are looked up regardless of their rows.
-            further: The words of one more row, which is not in the table.
+        The rarest `terms` words are looked up regardless of their rows. `further` words are those of one more row.
         """
         self._follow()
         cached = self._reaches
@@ -177,7 +142,7 @@ class TextIndex:
         if further is not None:
             count += 1
             reaches.update({word: replace(reaches[word], rows=reaches[word].rows + 1) for word in further})
-        rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
+        rarest = [word for _, word in sorted([(reach.rows, word) for word, reach in reaches.items() if reach.rows])]
         if not rarest:
             return TextQuery((), (), 0, 0.0)
         since = reaches[rarest[0]].since
@@ -190,9 +155,9 @@ class TextIndex:
                 break
             chosen.append(word)
             load += rows
-        weights = tuple(math.log1p(count / reaches[word].rows) for word in chosen)
-        missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(count)
-        return TextQuery(tuple(chosen), weights, since, load, missing)
+        weights = [math.log1p(count / reaches[word].rows) for word in chosen]
+        missing = (len(reaches) - len(rarest)) * math.log1p(count)
+        return TextQuery(tuple(chosen), tuple(weights), since, load, missing)
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
         """Return the ids of the newest ranked_rows rows from `since` on that contain a word, ascending."""
@@ -302,7 +267,7 @@ def _decode(size: bytes) -> int:
 
 def _select_words(text: str, count_episodes: WordCounts) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
-    all_words = _short(content_words(text))
+    all_words = {word for word in content_words(text) if len(word) <= TUNING.max_word_length}
     if len(all_words) <= TUNING.counted_words:
         return list(all_words)
     counts = count_episodes(all_words)

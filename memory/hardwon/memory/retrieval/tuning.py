@@ -7,10 +7,6 @@ from dataclasses import dataclass
 class RetrievalTuning:
     """Numbers that no setting changes."""
 
-    # cache
-    structural_share: float = 0.15  # share of the episodes in which a word must occur to be structural
-    structural_after: int = 15  # episodes before any word is considered structural
-
     # candidates
     rank_constant: float = 60.0  # rank constant of the fusion; a larger value gives more weight to lower ranks
     meaning_weight: float = 0.5

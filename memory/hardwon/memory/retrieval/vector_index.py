@@ -91,10 +91,10 @@ class VectorIndex:
             stale = len(self._ids) - len(self._at)  # replaced vectors may occupy this many of the results
             if not self._at:
                 return []
-            results = ((self._ids[place], place, cosine) for place, cosine in self._nearest(vector, k + stale))
-            if not stale:
-                return [(ref, cosine) for ref, _, cosine in results]
-            return [(ref, cosine) for ref, place, cosine in results if self._at.get(ref) == place][:k]
+            ids, pairs = self._ids, self._nearest(vector, k + stale)
+            if stale:
+                pairs = [(place, cosine) for place, cosine in pairs if self._at.get(ids[place]) == place][:k]
+            return [(ids[place], cosine) for place, cosine in pairs]
 
     def _nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """Return at most k pairs (place, cosine), including replaced vectors."""
@@ -157,13 +157,7 @@ class TrainedIndex:
     """Codes of many vectors in lists of similar ones; `exact` reads full vectors from the library."""
 
     def __init__(self, dim: int, exact: Exact, sample: Vectors) -> None:
-        """Train the index.
-
-        Args:
-            dim: Number of dimensions.
-            exact: Reads vectors from the library by id.
-            sample: A sample of the vectors that will be added, (n, dim) float32.
-        """
+        """Train the index on a sample of the vectors that will be added, (n, dim) float32."""
         import faiss
 
         self.dim = dim

@@ -6,9 +6,10 @@ steps of episodes whose keys it does not trust.
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from hardwon.memory.records import State, Step
+from hardwon.memory.records import Failure, State, Step, Trajectory
 
 from .actions import parse_action
 from .scripts import FULL_STOPS
@@ -36,10 +37,10 @@ class Familiarity:
 
     def add(self, step: Step) -> None:
         """Add one step."""
-        before, after = place(step.pre), place(step.post)
+        (before, at), after = self._identify(step.pre), place(step.post)
         self._tries[before, step.action] += 1
-        self._tries_at[location(step.pre), step.action] += 1
-        self._since_gain[location(step.pre), step.action] += 1
+        self._tries_at[at, step.action] += 1
+        self._since_gain[at, step.action] += 1
         if step.reward > 0:
             # after the increment: the try that earned the reward is not one without gain
             self._since_gain.clear()
@@ -87,6 +88,38 @@ class Familiarity:
             return " paid"
         slots = parse_action(action).slots if self._settled else ()
         return " settled" if slots and slots[0] in self._settled else ""
+
+
+KeyFunction = Callable[[State, str, str], tuple[str, ...]]
+"""Returns the keys of an action in a state, given what the episode already tried."""
+
+
+def with_keys(trajectory: Trajectory, keys: KeyFunction) -> Trajectory:
+    """Return the episode with keys for the steps that have none.
+
+    The runtime sets keys on its steps; code that builds steps by hand need not. A step without keys is used for neither
+    values nor guardrails.
+    """
+    familiar = Familiarity()
+    steps: list[Step] = []
+    for step in trajectory.steps:
+        if not steps:
+            familiar.begin(step.pre)
+        if _lacks_keys(step):
+            step = replace(step, keys=keys(step.pre, step.action, familiar.counts(step.pre, step.action)))
+        familiar.add(step)
+        steps.append(step)
+    return replace(trajectory, steps=tuple(steps))
+
+
+def has_keys(trajectory: Trajectory) -> bool:
+    """Return whether every executed step has keys."""
+    return not any(map(_lacks_keys, trajectory.steps))
+
+
+def _lacks_keys(step: Step) -> bool:
+    """Return whether a step has no keys although its action was executed; a blocked action never ran."""
+    return not step.keys and bool(step.action) and step.diagnosis.failure is not Failure.BLOCKED
 
 
 def place(state: State) -> str:

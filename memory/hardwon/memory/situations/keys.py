@@ -8,7 +8,7 @@ nothing is specific to one environment.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from copy import copy
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -152,7 +152,7 @@ class Situation:
             for name, value in state.facts.items()
             if isinstance(value, list | tuple)
         }
-        self.listed = "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
+        self.listed = "; ".join([_reduce_list(name, self._lists[name], self._task) for name in sorted(self._lists)])
         """All lists of the facts, reduced to the words that the task names."""
         self._scalars: str | None = None
         """See `_read_scalars`; None until they are needed."""
@@ -180,7 +180,7 @@ class Situation:
         """Return the facts that are not lists, and the lists that the observation does not show."""
         if self._scalars is None:
             scalars = [f"{name} {value}" for name, value in sorted(self.state.facts.items()) if name not in self._lists]
-            self._scalars = "; ".join([*scalars, *self._hidden_lists()])
+            self._scalars = "; ".join([*scalars, *_find_hidden_lists(self._lists, self.state.observation)])
         return self._scalars
 
     def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class Situation:
 
     def _compute_keys(self, action: str, counts: str) -> tuple[str, ...]:
         parsed = parse_action(action)
-        around, notes = self.read_around(parsed.slots)
+        around, notes = self.read_context(parsed.slots), self.read_notes(parsed.slots)
         is_named = self.says(action)
         flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
         facts = f"{counts} | {flags} | {self.listed}"
@@ -281,10 +281,6 @@ class Situation:
         notes = self.read_notes(slots).split("; ")
         return tuple(f"{part[0]} {word}" for part in notes for word in part[3:].split() if word != "-")
 
-    def read_around(self, slots: Words) -> tuple[str, str]:
-        """Return the words around each argument in the observation, with hidden facts, and those in the notes."""
-        return self.read_context(slots), self.read_notes(slots)
-
     def read_context(self, slots: Words) -> str:
         """Return the words around each argument in the observation, with hidden facts."""
         context = self._contexts.get(slots)
@@ -335,26 +331,28 @@ class Situation:
         kept = structural - FUNCTION_WORDS - self._task
         return kept if self._task.isdisjoint(candidates) else kept | {"[T]"}
 
-    def _hidden_lists(self) -> Iterator[str]:
-        """Yield the lists that the observation does not show, such as `has stone wood`.
 
-        Lists with values (`key: 2 ahead`) describe the view and change with every step, so they are skipped.
-        """
-        visible = vocabulary(self.state.observation) if self._lists else frozenset()
-        for name in sorted(self._lists):
-            elements = self._lists[name][: TUNING.max_hidden_elements]
-            if elements and not any(":" in element or visible.issuperset(words(element)) for element in elements):
-                yield f"{name} {' '.join(sorted(elements))}"
+def _find_hidden_lists(lists: Mapping[str, Sequence[str]], observation: str) -> Iterator[str]:
+    """Yield the lists that an observation does not show, such as `has stone wood`.
 
-    def _listed_fact(self, name: str, elements: Sequence[str]) -> str:
-        """Return a list reduced to the elements that the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
-        best, text = 0, ""
-        for element in elements:
-            thing, _, value = element.partition(":")
-            overlap = len(content_words(thing) & self._task)
-            if overlap > best:
-                best, text = overlap, value.strip()
-        return f"{name} {'T' * best or '-'}{' ' + text if text else ''}"
+    Lists with values (`key: 2 ahead`) describe the view and change with every step, so they are skipped.
+    """
+    visible = vocabulary(observation) if lists else frozenset()
+    for name in sorted(lists):
+        elements = lists[name][: TUNING.max_hidden_elements]
+        if elements and not any(":" in element or visible.issuperset(words(element)) for element in elements):
+            yield f"{name} {' '.join(sorted(elements))}"
+
+
+def _reduce_list(name: str, elements: Sequence[str], task: frozenset[str]) -> str:
+    """Return a list reduced to the elements that the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
+    best, text = 0, ""
+    for element in elements:
+        thing, _, value = element.partition(":")
+        overlap = len(content_words(thing) & task)
+        if overlap > best:
+            best, text = overlap, value.strip()
+    return f"{name} {'T' * best or '-'}{' ' + text if text else ''}"
 
 
 class Context(NamedTuple):
@@ -433,7 +431,7 @@ def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     notes = [f"told {word}" for word in situation.read_note_words(parsed.slots)]
     notes += [f"mark {mark}" for mark in situation.mark(parsed)]
     pairs = [(wide, around), (narrow, around), *((pattern, note) for note in notes for pattern in (wide, half))]
-    return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in pairs))
+    return tuple(dict.fromkeys([f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in pairs]))
 
 
 def _listed_in(slot: str, elements: Sequence[str]) -> bool:

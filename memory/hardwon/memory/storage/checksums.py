@@ -81,21 +81,18 @@ def compute_checksum(values: Iterable[Any]) -> int:
     Numbers must have the types that SQLite returns: no bool, and no int in a REAL column.
     """
     # repr tells None, 1 and 1.0 apart, so a value whose type changed on disk changes the checksum too.
-    # Every stored row comes here: texts and numbers are reduced without a call.
-    reduced = [
-        [crc32(value.encode())] if type(value) is str else value if type(value) in _NUMBERS else _reduce_text(value)
-        for value in values
-    ]
+    reduced: list[Any] = []
+    for value in values:
+        # Text and bytes are replaced by their CRC-32, so that text need not be decoded.
+        if type(value) in _NUMBERS:
+            reduced.append(value)
+        elif isinstance(value, str):
+            reduced.append([crc32(value.encode())])  # in a list, so that it differs from an integer with the same value
+        elif isinstance(value, bytearray):  # text that was read inside `raw_text`
+            reduced.append([crc32(value)])
+        else:
+            reduced.append(crc32(value) if isinstance(value, bytes) else value)
     return crc32(repr(reduced).encode())
-
-
-def _reduce_text(value: Any) -> Any:
-    """Return a value with text and bytes replaced by their CRC-32, so that text need not be decoded."""
-    if isinstance(value, str):
-        return [crc32(value.encode())]  # in a list, so that it differs from an integer with the same value
-    if isinstance(value, bytearray):  # text that was read inside `raw_text`
-        return [crc32(value)]
-    return crc32(value) if isinstance(value, bytes) else value
 
 
 def normalize_real(value: float) -> float:

@@ -6,8 +6,8 @@ other people's clients were counted, a stranger could change the answers by reco
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain, groupby
 from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any
@@ -29,6 +29,11 @@ OUTCOME = (
 )
 """SQL of `Trajectory.outcome` of a stored episode."""
 
+STRUCTURAL_SHARE = 0.15
+"""Share of the episodes in which a word must occur to be structural."""
+STRUCTURAL_AFTER = 15
+"""Number of episodes before any word is considered structural."""
+
 QueryRows = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
 
@@ -40,6 +45,11 @@ def find_counted_writers(rows: QueryRows, namespace: int) -> str:
     """
     (writers,) = rows("SELECT count(*), sum(name != '') FROM writers WHERE namespace = ?", (namespace,))
     return ALONE if tuple(writers) == (1, 1) else TRUSTED
+
+
+def choose_counted_writers(names: Collection[str]) -> str:
+    """Return whose episodes count in a namespace with these writers; see `find_counted_writers`."""
+    return ALONE if len(names) == 1 and "" not in names else TRUSTED
 
 
 def is_counted(episode: Trajectory, counted: str) -> bool:
@@ -63,27 +73,81 @@ class EpisodeClock:
         self._last = 0
         self.counted = TRUSTED
         """Whose episodes count."""
-        self.episodes = 0
-        """Number of episodes of all writers, without excluded ones."""
-        self.time = 0
-        """Number of those that count."""
+        self.episodes = self._trusted = 0
+        """Number of episodes of all writers, without excluded ones, and of trusted ones."""
+        self.has_untrusted = False
+        """Whether some may be of untrusted writers."""
+
+    @property
+    def time(self) -> int:
+        """Return the number of episodes that count."""
+        return self.episodes if self.counted == ALONE else self._trusted
 
     def read(self, rows: QueryRows) -> int:
         """Count the episodes that were recorded since the last call, and return the number of those that count."""
-        counted = find_counted_writers(rows, self._namespace)
-        if counted != self.counted:
-            self.counted, self.episodes, self.time, self._last = counted, 0, 0, 0
-        ((new, new_counted, newest),) = rows(
-            # The unary plus makes SQLite scan the new rows by rowid instead of the index of the namespace.
-            "SELECT count(*) FILTER (WHERE success IS NOT NULL), "
-            f"count(*) FILTER (WHERE success IS NOT NULL {COUNTED_EPISODES[counted]}), max(rowid) "
-            "FROM trajectories WHERE rowid > ? AND +namespace = ?",
-            (self._last, self._namespace),
-        )
+        ((new, trusted, newest, writers, untrusted),) = rows(_NEW, (self._last, self._namespace))
         self.episodes += new
-        self.time += new_counted
+        self._trusted += trusted
         self._last = newest or self._last
+        self.has_untrusted = bool(untrusted)
+        self.counted = ALONE if (writers, untrusted) == (1, 1) else TRUSTED
         return self.time
+
+
+_NEW = """
+SELECT count(success), count(success) FILTER (WHERE trust = 'trusted'), max(rowid),
+(SELECT count(*) FROM writers WHERE namespace = ?2), (SELECT sum(name != '') FROM writers WHERE namespace = ?2)
+FROM trajectories WHERE rowid > ?1 AND +namespace = ?2
+"""
+"""The unary plus makes SQLite scan the new rows by rowid instead of the index of the namespace."""
+
+
+class EpisodeWords:
+    """The words of the episodes that count: how many showed each, and which belong to the environment's structure."""
+
+    def __init__(self, rows: QueryRows, namespace: int) -> None:
+        self._rows = rows
+        self._namespace = namespace
+        self.clock = EpisodeClock(namespace)
+        """The number of episodes in this namespace, and of those that count."""
+        self._counts: dict[str, int] = {}
+        """By word that was asked for, the number of episodes that showed it."""
+        self._structural: frozenset[str] | None = None
+
+    def read(self) -> bool:
+        """Count new episodes; return whether other writers count now, so that all counts over episodes are void."""
+        before = self.clock.counted
+        self.clock.read(self._rows)
+        self._counts.clear()
+        self._structural = None
+        return self.clock.counted != before
+
+    def count(self, words: Collection[str]) -> Mapping[str, int]:
+        """Return, by word, the number of episodes that showed it, at least for these words."""
+        counts = self._counts
+        if missing := [word for word in words if word not in counts]:
+            counts.update(self._rows(_COUNTS, (json.dumps(missing), self._namespace)))
+        return counts
+
+    @property
+    def structural(self) -> frozenset[str]:
+        """Return the words that belong to the structure of the environment."""
+        if self._structural is None:
+            self._structural = read_structural_words(self._rows, self._namespace, self.clock.time)
+        return self._structural
+
+
+def read_structural_words(rows: QueryRows, namespace: int, episodes: int) -> frozenset[str]:
+    """Return the words that belong to the structure of the environment, given the number of episodes that count."""
+    if episodes < STRUCTURAL_AFTER:
+        return frozenset()
+    query = "SELECT word FROM words WHERE namespace = ? AND episodes >= ?"
+    return frozenset(chain.from_iterable(rows(query, (namespace, STRUCTURAL_SHARE * episodes))))
+
+
+_COUNTS = (
+    "SELECT value, coalesce(episodes, 0) FROM json_each(?) LEFT JOIN words ON words.namespace = ? AND word = value"
+)
 
 
 # ---- document frequencies: in how many episodes that count each word occurred
@@ -92,7 +156,7 @@ class EpisodeClock:
 def extract_words(trajectory: Trajectory) -> frozenset[str]:
     """Return the distinct words that occur in an episode's states, the unit of document frequency."""
     states = {id(state): state for step in trajectory.steps for state in (step.pre, step.post)}.values()
-    return _words_of((state.observation, state.feedback, state.facts) for state in states)
+    return _words_of([(state.observation, state.feedback, state.facts) for state in states])
 
 
 def _words_of(states: Iterable[tuple[str, str, Any]]) -> frozenset[str]:
@@ -108,7 +172,9 @@ def _words_of(states: Iterable[tuple[str, str, Any]]) -> frozenset[str]:
 
 def add_words(connection: Connection, namespace: int, episodes: Iterable[Trajectory]) -> None:
     """Count the words of new episodes."""
-    counts = Counter(word for episode in episodes for word in extract_words(episode))
+    counts: Counter[str] = Counter()
+    for episode in episodes:
+        counts.update(extract_words(episode))
     connection.executemany(
         "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT(namespace, word) DO UPDATE SET "
         "episodes = episodes + excluded.episodes",

@@ -122,7 +122,7 @@ class Store:
             check_schema(self.connection, version, self.path)
         self.connection.execute("COMMIT")
         harden(self.connection)
-        self._tune_reads()
+        _tune_reads(self.connection)
         if self.read_only:
             if not tables:  # the creating process has not committed the tables yet, or was stopped before
                 raise NotALibrary(
@@ -141,17 +141,6 @@ class Store:
         if version < SCHEMA_VERSION:
             with self.transaction():
                 migrate(self.connection)
-
-    def _tune_reads(self) -> None:
-        """Cache the pages of a small file and memory-map a large one.
-
-        The cache cannot hold a large file, so every query would copy most of its pages again.
-        """
-        self.connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
-        (size,) = self.connection.execute("PRAGMA page_size").fetchone()
-        if CACHE_KIB * 1024 < pages * size <= MAPPED:
-            self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
 
     @property
     def writing(self) -> bool:
@@ -284,9 +273,7 @@ class Store:
 
     def is_small(self) -> bool:
         """Return whether a copy of the file in memory costs little."""
-        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
-        (size,) = self.connection.execute("PRAGMA page_size").fetchone()
-        return bool(pages * size <= COPIED)
+        return measure_size(self.connection) <= COPIED
 
     @property
     def copied(self) -> bool:
@@ -320,10 +307,6 @@ class Store:
             self.freshness.check_same_file()
             yield self.connection
             self.freshness.heed()
-
-    def version(self) -> int:
-        """Return a number that changes when another connection writes to the file."""
-        return self.freshness.data_version()
 
     def shrink(self, *, rewrite: bool = True) -> None:
         """Truncate the log, and by default rewrite the file without deleted content."""
@@ -364,6 +347,23 @@ class Store:
     def translate(self, error: BaseException, busy_s: float = BUSY_TIMEOUT_S) -> HardwonError:
         """Return the library error for an error of SQLite; it names the file and the next step."""
         return translate_error(error, self.path, read_only=self.read_only, busy_s=busy_s)
+
+
+def _tune_reads(connection: sqlite3.Connection) -> None:
+    """Cache the pages of a small file and memory-map a large one.
+
+    The cache cannot hold a large file, so every query would copy most of its pages again.
+    """
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    if CACHE_KIB * 1024 < measure_size(connection) <= MAPPED:
+        connection.execute(f"PRAGMA mmap_size = {MAPPED}")
+
+
+def measure_size(connection: sqlite3.Connection) -> int:
+    """Return the size of a file in bytes."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int(pages * size)
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:

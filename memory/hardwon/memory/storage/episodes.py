@@ -7,7 +7,7 @@ stored completely or not at all.
 import codecs
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from json.encoder import encode_basestring
 from math import isfinite
@@ -19,12 +19,11 @@ from hardwon.memory.reasons import NO_REASONS, Reasons
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.situations.scripts import index_text
 
-from .checksums import compute_checksum, normalize_real, seal
+from .checksums import compute_checksum, normalize_real
 from .clock import now
-from .counted import add_words, find_counted_writers, is_counted, is_outnumbered, recount_words
+from .counted import TRUSTED, add_words, choose_counted_writers, is_counted, is_outnumbered, recount_words
 from .database import Store
 from .migrations import untrusted_digest
-from .offers import read_offers, write_offers
 from .rollups import Attempts
 from .worlds import place_episodes, renew as renew_worlds
 
@@ -81,7 +80,7 @@ def log_change(
     connection: Connection, namespace: int, what: str, ref: str, op: str, detail: Any = None, *, at: str | None = None
 ) -> None:
     """Append an entry to the change log, whose sequence numbers only increase; without `at`, with the current time."""
-    row = (at or now(), namespace, what, ref, op, dumps(detail or {}))
+    row = (at or now(), namespace, what, ref, op, dumps(detail) if detail else "{}")
     # Two statements, because the checksum covers `seq`, which SQLite assigns on insertion.
     seq = connection.execute(
         "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)", row
@@ -149,28 +148,34 @@ class EpisodeBatch:
 
     def write(self) -> None:
         """Write the collected episodes and everything derived from them."""
-        run = self._connection.executemany
+        connection, namespace = self._connection, self._namespace
         episodes = [episode for episode, _ in self._episodes]
-        before = find_counted_writers(self._connection.execute, self._namespace)
-        run(_INSERT, map(self._build_row, self._episodes))
-        self._write_steps(episodes)
-        self._count(episodes, before)
+        connection.executemany(_INSERT, [self._build_row(*recorded) for recorded in self._episodes])
+        writers = self._read_writers()
+        before = choose_counted_writers(writers)
+        names = [_name_witness(episode) for episode in episodes]
+        # In the order of the episodes, so that replicas of one log give a writer the same number.
+        if new := [(namespace, name) for name in dict.fromkeys(names) if name not in writers]:
+            connection.executemany("INSERT INTO writers(namespace, name) VALUES (?, ?)", new)
+            writers = self._read_writers()
+        self._write_steps(episodes, [writers[name] if name else 0 for name in names])
+        counted = choose_counted_writers(writers)
+        if is_outnumbered(connection, namespace, before, counted):
+            recount_words(connection, namespace, counted)
+            renew_worlds(connection, namespace)
+        else:
+            add_words(connection, namespace, [episode for episode in episodes if is_counted(episode, counted)])
+            place_episodes(connection, namespace, episodes, counted)
         for episode, at in self._episodes:
-            log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded", at=at)
+            log_change(connection, namespace, "trajectory", episode.id, "recorded", at=at)
         self._episodes.clear()
 
-    def _count(self, episodes: Sequence[Trajectory], before: str) -> None:
-        """Count the words and the worlds of the episodes that count."""
-        counted = find_counted_writers(self._connection.execute, self._namespace)
-        if is_outnumbered(self._connection, self._namespace, before, counted):
-            recount_words(self._connection, self._namespace, counted)
-            renew_worlds(self._connection, self._namespace)
-            return
-        add_words(self._connection, self._namespace, [episode for episode in episodes if is_counted(episode, counted)])
-        place_episodes(self._connection, self._namespace, episodes, counted)
+    def _read_writers(self) -> dict[str, int]:
+        """Return the numbers of the namespace's writers by name; see `_name_witness`."""
+        query = "SELECT name, id FROM writers WHERE namespace = ?"
+        return dict(self._connection.execute(query, (self._namespace,)).fetchall())
 
-    def _build_row(self, recorded: tuple[Trajectory, str]) -> tuple[Any, ...]:
-        trajectory, at = recorded
+    def _build_row(self, trajectory: Trajectory, at: str) -> tuple[Any, ...]:
         row = (
             trajectory.id,
             self._namespace,
@@ -189,79 +194,67 @@ class EpisodeBatch:
         )
         return (*row, compute_checksum(row))
 
-    def _write_steps(self, episodes: Sequence[Trajectory]) -> None:
-        steps = [(step, episode) for episode in episodes for step in episode.steps]
-        refs_by_trust = {
-            untrusted: self._write_states(
-                [episode for episode in episodes if is_untrusted(episode) == untrusted], untrusted
-            )
-            for untrusted in (False, True)
-        }
-        keys = self._key_ids.of(self._connection, (key for step, _ in steps for key in step.keys))
-        offers = write_offers(self._connection, self._namespace, (step.admissible for step, _ in steps))
-        attempts = Attempts(self._connection, self._namespace)
-        witnesses = self._number_writers(episodes)
-        attempts.read(step for step, episode in steps if _is_evidence(episode))
-        self._connection.executemany(
-            "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
-            "diagnosis, keys, why, witness, offer, checksum, attempt) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    *(
-                        row := (
-                            step.id,
-                            self._namespace,
-                            episode.id,
-                            step.t,
-                            refs[id(step.pre)],
-                            step.action,
-                            refs[id(step.post)],
-                            normalize_real(step.reward),
-                            normalize_real(step.return_to_go or 0.0),
-                            step.diagnosis.failure.value,
-                            _encode_diagnosis(step.diagnosis),
-                            f"[{','.join([keys[key] for key in step.keys])}]",
-                            "{}" if step.why is NO_REASONS else dumps(step.why.to_dict(with_trajectory=False)),
-                            0 if not is_untrusted(episode) else witnesses[witness_of(episode.writer)],
-                            offers.get(step.admissible),
-                        )
-                    ),
-                    compute_checksum(row),
-                    attempts.count(step) if _is_evidence(episode) else None,
+    def _write_steps(self, episodes: Sequence[Trajectory], witnesses: Sequence[int]) -> None:
+        """Write the steps with everything they refer to; each episode has the number of its writer as witness."""
+        connection, namespace = self._connection, self._namespace
+        states = self._write_states(episodes)
+        steps = [step for episode in episodes for step in episode.steps]
+        keys = self._key_ids.of(connection, [key for step in steps for key in step.keys])
+        offers = write_offers(connection, namespace, dict.fromkeys([step.admissible for step in steps]))
+        attempts = Attempts(connection, namespace)
+        # the steps that enter recall and summaries: those of trusted episodes that are not excluded
+        tried = attempts.count([step for episode in episodes if is_counted(episode, TRUSTED) for step in episode.steps])
+        rows = []
+        for episode, witness in zip(episodes, witnesses, strict=True):
+            refs = states[is_untrusted(episode)]
+            for step in episode.steps:
+                row = (
+                    step.id,
+                    namespace,
+                    episode.id,
+                    step.t,
+                    refs[id(step.pre)],
+                    step.action,
+                    refs[id(step.post)],
+                    normalize_real(step.reward),
+                    normalize_real(step.return_to_go or 0.0),
+                    step.diagnosis.failure.value,
+                    _encode_diagnosis(step.diagnosis),
+                    f"[{','.join([keys[key] for key in step.keys])}]" if step.keys else "[]",
+                    "{}" if step.why is NO_REASONS else dumps(step.why.to_dict(with_trajectory=False)),
+                    witness,
+                    offers.get(step.admissible),
                 )
-                for episode in episodes
-                for refs in [refs_by_trust[is_untrusted(episode)]]
-                for step in episode.steps
-            ],
-        )
+                rows.append((*row, compute_checksum(row), tried.get(step.id)))
+        connection.executemany(_INSERT_STEP, rows)
         attempts.write()
 
-    def _write_states(self, episodes: Sequence[Trajectory], untrusted: bool) -> dict[int, int]:
-        """Write the states of some episodes; return their ids by object identity, which finds most duplicates."""
-        states = {id(state): state for episode in episodes for step in episode.steps for state in (step.pre, step.post)}
-        if not states:  # most batches hold no untrusted episode
-            return {}
-        numbers = _write_states(self._connection, self._namespace, list(states.values()), untrusted=untrusted)
-        return dict(zip(states, numbers, strict=True))
+    def _write_states(self, episodes: Sequence[Trajectory]) -> tuple[dict[int, int], dict[int, int]]:
+        """Write the states of trusted and of untrusted episodes; return the ids of each by object identity.
 
-    def _number_writers(self, episodes: Sequence[Trajectory]) -> dict[str, int]:
-        """Return the numbers of the episodes' untrusted writers by name, assigning numbers to new writers.
-
-        All trusted writers share the empty name: a file with their episodes is not one of an untrusted writer alone.
+        Trusted and untrusted steps share no rows: an untrusted state in the search index would push out trusted ones.
         """
-        # In the order of the episodes, so that replicas of one log give a writer the same number.
-        names = dict.fromkeys(witness_of(episode.writer) if is_untrusted(episode) else "" for episode in episodes)
-        self._connection.executemany(
-            "INSERT OR IGNORE INTO writers(namespace, name) VALUES (?, ?)", [(self._namespace, name) for name in names]
-        )
-        rows = self._connection.execute("SELECT name, id FROM writers WHERE namespace = ?", (self._namespace,))
-        return {name: number for name, number in rows if name in names}
+        states: tuple[dict[int, State], dict[int, State]] = {}, {}
+        for episode in episodes:
+            of_trust = states[is_untrusted(episode)]
+            for step in episode.steps:
+                of_trust[id(step.pre)], of_trust[id(step.post)] = step.pre, step.post
+        refs: tuple[dict[int, int], dict[int, int]] = {}, {}
+        for untrusted in (False, True):
+            if own := states[untrusted]:  # most batches hold no untrusted episode
+                ids = _write_states(self._connection, self._namespace, own.values(), untrusted)
+                refs[untrusted].update(zip(own, ids, strict=True))
+        return refs
 
 
 _INSERT = (
     "INSERT INTO trajectories(id, namespace, recorded_at, task, success, score, total_reward, arm, seed, ending, "
     "n_steps, meta, writer, trust, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_STEP = (
+    "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
+    "diagnosis, keys, why, witness, offer, checksum, attempt) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -274,9 +267,12 @@ def witness_of(writer: str) -> str:
     return plain(writer if writer.startswith("token:") else writer.partition(":")[0])
 
 
-def _is_evidence(episode: Trajectory) -> bool:
-    """Return whether an episode's steps enter recall and summaries: it is trusted and not excluded."""
-    return episode.success is not None and not is_untrusted(episode)
+def _name_witness(episode: Trajectory) -> str:
+    """Return the name under which the writer of an episode is numbered; that of all trusted writers is empty.
+
+    A file with their episodes is not one of an untrusted writer alone.
+    """
+    return witness_of(episode.writer) if is_untrusted(episode) else ""
 
 
 def is_untrusted(episode: Trajectory) -> bool:
@@ -292,26 +288,24 @@ def _encode_diagnosis(diagnosis: Diagnosis) -> str:
         return dumps({name: getattr(diagnosis, name) for name in _DIAGNOSIS_FIELDS})
     diff = _ENCODER.encode(diagnosis.diff) if diagnosis.diff else "{}"
     evidence, failure = encode_basestring(diagnosis.evidence), diagnosis.failure.value
-    flags = (diagnosis.loop, diagnosis.stagnant, diagnosis.success)
-    loop, stagnant, success = (_YES_NO[bool(flag)] for flag in flags)
+    loop, stagnant = _YES_NO[bool(diagnosis.loop)], _YES_NO[bool(diagnosis.stagnant)]
+    success = _YES_NO[bool(diagnosis.success)]
     return plain_json(
         f'{{"diff":{diff},"evidence":{evidence},"failure":"{failure}","loop":{loop},"progress":{diagnosis.progress!r},'
         f'"stagnant":{stagnant},"success":{success}}}'
     )
 
 
-def _write_states(
-    connection: Connection, namespace: int, states: Sequence[State], *, untrusted: bool = False
-) -> list[int]:
-    """Write the states that are not stored yet; return the ids of all states, in order.
-
-    Trusted and untrusted steps share no rows: an untrusted state in the search index would push out trusted ones.
-    """
-    contents = [_encode_state(state) for state in states]
-    digests = [hashlib.blake2b(_encode_texts(content).encode(), digest_size=16).digest() for content in contents]
+def _write_states(connection: Connection, namespace: int, states: Collection[State], untrusted: bool) -> list[int]:
+    """Write the states that are not stored yet; return the ids of all states, in order."""
+    contents = list(map(_encode_state, states))
+    # the same JSON as that of `dumps`, three times as fast
+    listed = [f"[{','.join(map(encode_basestring, content))}]".encode() for content in contents]
+    digests = [hashlib.blake2b(text, digest_size=16).digest() for text in listed]
     if untrusted:
         digests = list(map(untrusted_digest, digests))
-    ids = _find_states(connection, namespace, digests)
+    query = f"SELECT digest, id FROM states WHERE namespace = {namespace:d} AND digest IN ({{}})"
+    ids = _read_in(connection, query, digests)
     # Ids are assigned here rather than by SQLite, because a row's checksum includes its id.
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM states").fetchone()
     rows, texts, base = [], [], first_row(namespace)
@@ -322,26 +316,24 @@ def _write_states(
             row = (newest, namespace, digest, *content)
             rows.append((*row, compute_checksum(row), int(untrusted)))
             texts.append((base + newest, index_text(plain(state_text(state)))))
-    connection.executemany(
-        f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum, untrusted) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
-    index = "testimony" if untrusted else "states"
-    connection.executemany(f"INSERT INTO {index}_text(rowid, text) VALUES (?, ?)", texts)
+    if rows:
+        connection.executemany(
+            f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum, untrusted) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        index = "testimony" if untrusted else "states"
+        connection.executemany(f"INSERT INTO {index}_text(rowid, text) VALUES (?, ?)", texts)
     return [ids[digest] for digest in digests]
 
 
-def _find_states(connection: Connection, namespace: int, digests: Sequence[bytes]) -> dict[bytes, int]:
-    query = f"SELECT digest, id FROM states WHERE namespace = {namespace:d} AND digest IN ({{}})"
-    return dict(_select_in(connection, query, digests))
-
-
-def _select_in(connection: Connection, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the rows of a query with an IN list, in chunks. A JSON list cannot be used: texts may contain NUL."""
+def _read_in(connection: Connection, query: str, values: Sequence[Any]) -> dict[Any, int]:
+    """Return the rows of a query with an IN list, read in chunks. A JSON list cannot be used: texts may contain NUL."""
+    rows: dict[Any, int] = {}
     for at in range(0, len(values), _CHUNK):
         chunk = values[at : at + _CHUNK]
-        yield from connection.execute(query.format(",".join("?" * len(chunk))), chunk)
+        rows.update(connection.execute(query.format(",".join("?" * len(chunk))), chunk).fetchall())
+    return rows
 
 
 def _encode_state(state: State) -> tuple[str, ...]:
@@ -349,11 +341,6 @@ def _encode_state(state: State) -> tuple[str, ...]:
     notes = dumps(list(state.notes)) if state.notes else "[]"
     observation, location, task, feedback = map(plain, (state.observation, state.location, state.task, state.feedback))
     return (observation, facts, location, task, feedback, notes, state.signature)
-
-
-def _encode_texts(texts: Iterable[str]) -> str:
-    """Return the same JSON as `dumps` for a list of texts, three times as fast."""
-    return plain(f"[{','.join(map(encode_basestring, texts))}]")
 
 
 ROW_BITS = 40
@@ -386,20 +373,59 @@ class KeyIds:
 
     def of(self, connection: Connection, texts: Iterable[str]) -> dict[str, str]:
         """Return a mapping from key texts to ids (as digits) that includes `texts`; new keys get an id."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._ids]
-        if new:
+        if new := [text for text in dict.fromkeys(texts) if text not in self._ids]:
             # Look up by the stored form: different texts may be equal once their lone surrogates are escaped.
-            stored = {text: plain(text) for text in new}
-            connection.executemany("INSERT OR IGNORE INTO keys(text) VALUES (?)", [(text,) for text in stored.values()])
-            ids = dict(_select_in(connection, "SELECT text, id FROM keys WHERE text IN ({})", list(stored.values())))
-            numbers = _encode_ids(ids.values())
-            seal(connection, "keys", "id IN (SELECT value FROM json_each(?)) AND checksum IS NULL", (numbers,))
-            self._ids.update((text, str(ids[written])) for text, written in stored.items())
+            stored = list(map(plain, new))
+            ids = _read_in(connection, "SELECT text, id FROM keys WHERE text IN ({})", stored)
+            (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM keys").fetchone()
+            rows = []
+            for text in stored:
+                if text not in ids:
+                    ids[text] = newest = newest + 1
+                    rows.append((newest, text, compute_checksum((newest, text))))
+            connection.executemany("INSERT INTO keys(id, text, checksum) VALUES (?, ?, ?)", rows)
+            self._ids.update(zip(new, map(str, map(ids.__getitem__, stored)), strict=True))
         return self._ids
 
     def forget(self) -> None:
         """Clear the cache after a transaction that was rolled back."""
         self._ids.clear()
+
+
+def write_offers(
+    connection: Connection, namespace: int, offers: Iterable[tuple[str, ...]]
+) -> dict[tuple[str, ...], int]:
+    """Store new lists of admissible actions, each once, and return the id of each list. An empty one has no id."""
+    digests: dict[tuple[str, ...], bytes] = {}
+    texts: dict[bytes, str] = {}
+    for actions in filter(None, offers):
+        # A lone surrogate, for example from a file name, cannot be encoded as UTF-8 and is replaced.
+        listed = json.dumps(actions, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+        digests[actions] = digest = hashlib.blake2b(listed, digest_size=16).digest()
+        texts[digest] = listed.decode()
+    if not texts:
+        return {}
+    query = f"SELECT digest, id FROM offers WHERE namespace = {namespace:d} AND digest IN ({{}})"
+    ids = _read_in(connection, query, list(texts))
+    (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM offers").fetchone()
+    rows = []
+    for digest, text in texts.items():
+        if digest not in ids:
+            ids[digest] = newest = newest + 1
+            row = (newest, namespace, digest, text)
+            rows.append((*row, compute_checksum(row)))
+    connection.executemany("INSERT INTO offers(id, namespace, digest, actions, checksum) VALUES (?, ?, ?, ?, ?)", rows)
+    return {actions: ids[digest] for actions, digest in digests.items()}
+
+
+def read_offers(store: Store, ids: Collection[int]) -> dict[int, tuple[str, ...]]:
+    """Return lists of admissible actions by id."""
+    if not ids:
+        return {}
+    rows = store.rows(
+        "SELECT id, actions FROM offers WHERE id IN (SELECT value FROM json_each(?))", (_encode_ids(ids),)
+    )
+    return {number: tuple(json.loads(text)) for number, text in rows}
 
 
 def read_states(store: Store, ids: Collection[int]) -> dict[int, State]:

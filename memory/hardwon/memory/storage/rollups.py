@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from math import isclose
 from sqlite3 import Connection
 
@@ -83,9 +83,18 @@ class Attempts:
         self._before: dict[RollupKey, int] = {}
         self._next = 0
 
-    def read(self, steps: Iterable[Step]) -> None:
-        """Read the stored attempts to which `steps` belong, in a few statements."""
-        keys = dict.fromkeys(make_key(step.pre.signature, step.action) for step in steps if step.action)
+    def count(self, steps: Sequence[Step]) -> dict[int | None, int]:
+        """Count steps, and return the id of the attempt of each step that has an action."""
+        keys = {step.id: make_key(step.pre.signature, step.action) for step in steps if step.action}
+        self._read(dict.fromkeys(keys.values()))
+        for step in steps:
+            if step.action:
+                tally = self._tallies[keys[step.id]]
+                tally.add(step.id or 0, step.return_to_go or 0.0, step.diagnosis.failure.value)
+        return {ref: self._ids[key] for ref, key in keys.items()}
+
+    def _read(self, keys: Iterable[RollupKey]) -> None:
+        """Read the stored attempts with these keys, in a few statements."""
         missing = [key for key in keys if key not in self._tallies]
         for at in range(0, len(missing), _CHUNK):
             chunk = missing[at : at + _CHUNK]
@@ -94,7 +103,7 @@ class Attempts:
                 f"WITH wanted(s, p) AS (VALUES {','.join(['(?, ?)'] * len(chunk))}) "
                 "SELECT signature, pattern, id, n, returns, failures, best, best_return, first, last "
                 "FROM wanted CROSS JOIN attempts ON namespace = ? AND signature = s AND pattern = p",
-                (*(part for key in chunk for part in key), self._namespace),
+                (*chain.from_iterable(chunk), self._namespace),
             )
             for signature, pattern, ref, n, returns, failures, *rest in rows:
                 counted = Counter(parse_json(failures, "attempts")) if failures != "{}" else Counter()
@@ -106,16 +115,6 @@ class Attempts:
                 self._tallies[key] = AttemptTally()
             self._before[key] = self._tallies[key].n
 
-    def count(self, step: Step) -> int | None:
-        """Count a step that has an id; return the id of its attempt, or None if the step has no action."""
-        if not step.action:
-            return None
-        key = make_key(step.pre.signature, step.action)
-        if key not in self._tallies:
-            self.read([step])
-        self._tallies[key].add(step.id or 0, step.return_to_go or 0.0, step.diagnosis.failure.value)
-        return self._ids[key]
-
     def _new_id(self) -> int:
         # Assigned here, as steps name their attempt before it is inserted. The write lock keeps the ids free.
         if not self._next:
@@ -126,27 +125,28 @@ class Attempts:
 
     def write(self) -> None:
         """Write the counts and fold the oldest steps of large attempts. Call it after the steps are written."""
-        new = [key for key in self._tallies if not self._before[key]]
-        old = [key for key in self._tallies if self._before[key]]
-        self._connection.executemany(
-            _INSERT, [(self._ids[key], self._namespace, *key, *_columns(self._tallies[key])) for key in new]
-        )
+        new, old, folded = [], [], []
+        for key, tally in self._tallies.items():
+            ref, before, live = self._ids[key], self._before[key], count_unfolded(tally.n)
+            columns = _columns(tally)
+            if not before:
+                new.append((ref, self._namespace, *key, *columns))
+            else:
+                old.append((*columns, ref))
+            # Update only the attempts whose number of folded steps grew.
+            if live < tally.n and tally.n - live > before - count_unfolded(before):
+                folded.append((ref, live))
+        self._connection.executemany(_INSERT, new)
         self._connection.executemany(
             "UPDATE attempts SET n = ?, live = ?, returns = ?, failures = ?, best = ?, best_return = ?, "
             "first = ?, last = ? WHERE id = ?",
-            [(*_columns(self._tallies[key]), self._ids[key]) for key in old],
+            old,
         )
-        # Update only the attempts whose number of folded steps grew.
-        counts = [(self._ids[key], self._before[key], tally.n) for key, tally in self._tallies.items()]
         self._connection.executemany(
             "UPDATE steps SET folded = 1 WHERE id IN "
             # SQLite allows OFFSET only after LIMIT; -1 means no limit.
             "(SELECT id FROM steps WHERE attempt = ? AND folded = 0 ORDER BY id DESC LIMIT -1 OFFSET ?)",
-            [
-                (ref, count_unfolded(n))
-                for ref, before, n in counts
-                if n - count_unfolded(n) > before - count_unfolded(before)
-            ],
+            folded,
         )
         self._tallies.clear()
 
@@ -162,16 +162,12 @@ def _columns(tally: AttemptTally) -> tuple[float | str, ...]:
         tally.n,
         count_unfolded(tally.n),
         tally.returns,
-        _encode_failures(tally.failures),
+        json.dumps(dict(sorted(tally.failures.items()))) if tally.failures else "{}",
         tally.best,
         tally.best_return,
         tally.first,
         tally.last,
     )
-
-
-def _encode_failures(counts: Mapping[str, int]) -> str:
-    return json.dumps(dict(sorted(counts.items()))) if counts else "{}"
 
 
 def summaries(

@@ -11,18 +11,17 @@ Placement runs in the transaction that stores an episode, in the order of storag
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.records import Trajectory
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.keys import content_words
 
-from .checksums import parse_json
-from .counted import COUNTED_EPISODES, find_counted_writers, is_counted
+from .counted import COUNTED_EPISODES, QueryRows, find_counted_writers, is_counted
 from .world_scores import rename, unite
 
 FRAMED = 0.25
@@ -64,7 +63,7 @@ class World:
         if self._frame is None:
             # Share of a world's tasks in which a word must occur to belong to the frame.
             enough = 0.8 * self.episodes
-            self._frame = frozenset(word for word, count in self.words.items() if count >= enough)
+            self._frame = frozenset([word for word, count in self.words.items() if count >= enough])
         return self._frame
 
     @property
@@ -104,36 +103,46 @@ class World:
 
     def likeness(self, words: Collection[str]) -> float | None:
         """Return the similarity between the frame and a task, or None if the task does not fit."""
-        usual = len(self.frame) * self.episodes / self.size if self.size else 0.0
+        frame = self.frame
+        usual = len(frame) * self.episodes / self.size if self.size else 0.0
         if not words or usual < FRAMED:
             return 0.0
-        shared = len(self.frame.intersection(words)) / len(self.frame.union(words))
+        shared = len(frame.intersection(words)) / len(frame.union(words))
         # `usual` is the typical similarity in this world, so the threshold is lower if its tasks are long.
         # Share of a world's typical similarity between frame and task that a task must reach to fit.
         return shared if shared >= 0.5 * min(1.0, usual) else None
 
-    def knows(self, forms: Collection[str]) -> float:
+    def knows(self, forms: frozenset[str]) -> float:
         """Return the share of these action forms that occurred in this world; 1 if there are none."""
-        return sum(form in self.forms for form in forms) / len(forms) if forms else 1.0
+        return len(forms & self.forms.keys()) / len(forms) if forms else 1.0
+
+
+def _forms_of(actions: Iterable[str]) -> frozenset[str]:
+    """Return the forms of actions."""
+    return frozenset([parse_action(action).template for action in actions]) if actions else frozenset()
 
 
 class Worlds:
     """The worlds of one namespace."""
 
-    def __init__(self, worlds: Iterable[World] = ()) -> None:
-        self._worlds = {world.id: world for world in worlds}
-        self._cache: dict[tuple[str, frozenset[str]], int | None] = {}
+    def __init__(self, worlds: dict[int, World] | None = None) -> None:
+        """Hold worlds by id."""
+        self._worlds = worlds or {}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Renew what follows from the worlds; one more episode may change any frame, and with it every answer."""
+        self._homes: dict[tuple[str, frozenset[str]], tuple[int | None, int | None]] = {}
         self._related: dict[tuple[int | None, str, frozenset[str]], frozenset[int] | None] = {}
-
-    @property
-    def standing(self) -> list[World]:
-        """Return the worlds that were not merged into another one, in the order of their ids."""
-        return [world for _, world in sorted(self._worlds.items()) if not world.into]
-
-    @property
-    def aliases(self) -> dict[int, int]:
-        """Return a mapping from the ids of merged worlds to the worlds that replace them."""
-        return {number: self.standing_for(number) for number, world in sorted(self._worlds.items()) if world.into}
+        self.standing: list[World] = []
+        """The worlds that were not merged into another one, in the order of their ids."""
+        self.aliases: dict[int, int] = {}
+        """By id of a merged world, the world that replaces it."""
+        for number, world in sorted(self._worlds.items()):
+            if world.into:
+                self.aliases[number] = self.standing_for(number)
+            else:
+                self.standing.append(world)
 
     def standing_for(self, number: int) -> int:
         """Return the id of the world that a world was merged into, or its own id."""
@@ -150,28 +159,33 @@ class Worlds:
         """Return a world by id."""
         return self._worlds[number]
 
-    def count_kin(self, number: int) -> int:
-        """Return the number of episodes of all kinds of task of a world's environment."""
-        home = self._worlds[number]
-        return sum(world.episodes for world in self.standing if are_kin(home, world))
+    def count_kin(self, task: str, actions: Iterable[str]) -> int:
+        """Return the number of episodes of the environment of a state, of all its kinds of task."""
+        number = self.find(task, actions)
+        if number is None:
+            return 0
+        return sum(world.episodes for world in self.standing if are_kin(self._worlds[number], world))
 
     def find(self, task: str, actions: Iterable[str] = ()) -> int | None:
         """Return the id of the world of a state with this task and these actions, or None for a new world."""
-        forms = frozenset(parse_action(action).template for action in actions)
-        if (task, forms) not in self._cache:
-            if len(self._cache) > KEPT:  # a simple bound: rebuilding the cache is cheap
-                self._cache.clear()
-            best = self._find_best(content_words(task), forms, lambda world: True)
-            self._cache[task, forms] = best.id if best else None
-        return self._cache[task, forms]
+        return self._find_home(task, _forms_of(actions))[0]
 
     def find_sure(self, task: str, actions: Iterable[str] = ()) -> int | None:
         """Return the world of a state if its task or actions identify it; None if the choice is ambiguous."""
-        forms = frozenset(parse_action(action).template for action in actions)
-        number = self.find(task, actions)
-        if number is None or forms or len(self.standing) < 2 or self._worlds[number].likeness(content_words(task)):
-            return number
-        return None
+        return self._find_home(task, _forms_of(actions))[1]
+
+    def _find_home(self, task: str, forms: frozenset[str]) -> tuple[int | None, int | None]:
+        """Return what `find` and `find_sure` return."""
+        homes = self._homes.get((task, forms))
+        if homes is None:
+            if len(self._homes) > KEPT:  # a simple bound: rebuilding the cache is cheap
+                self._homes.clear()
+            words = content_words(task)
+            best = self._find_best(words, forms)
+            number = best.id if best else None
+            is_sure = best is None or forms or len(self.standing) < 2 or best.likeness(words)
+            homes = self._homes[task, forms] = number, number if is_sure else None
+        return homes
 
     def related(self, task: str, actions: Iterable[str] = ()) -> frozenset[int] | None:
         """Return the worlds whose experience applies to a state, or None if all of them apply.
@@ -180,9 +194,11 @@ class Worlds:
         and all worlds that the task fits. If the state belongs to no known world, the result holds the worlds in which
         one of its admissible actions occurred. Merged worlds are listed with all their ids.
         """
-        number = self.find_sure(task, actions)
-        forms = frozenset(parse_action(action).template for action in actions) if number is None else frozenset()
-        if number is None and (not forms or self.find(task, actions) is not None):
+        forms = _forms_of(actions)
+        home, number = self._find_home(task, forms)
+        if number is not None:
+            forms = frozenset()
+        elif not forms or home is not None:
             return None
         if (number, task, forms) not in self._related:
             if len(self._related) > KEPT:
@@ -205,11 +221,12 @@ class Worlds:
         world = self._worlds.get(self.standing_for(number))
         return world is None or world.likeness(content_words(task)) is not None
 
-    def _find_best(self, words: frozenset[str], forms: Collection[str], among: Callable[[World], bool]) -> World | None:
+    def _find_best(self, words: frozenset[str], forms: frozenset[str], environment: str | None = None) -> World | None:
+        """Return the world that a task with these words and action forms fits best, of all or of one environment."""
         best: tuple[float, float, int] | None = None
         chosen: World | None = None
         for world in self.standing:
-            likeness = world.likeness(words) if among(world) else None
+            likeness = world.likeness(words) if environment in (None, world.environment) else None
             if likeness is None:
                 continue
             familiarity = world.knows(forms)
@@ -225,35 +242,26 @@ class Worlds:
 
     def find_home(self, environment: str, task: str, actions: Iterable[str]) -> int | None:
         """Return the id of the world that an episode would join, without counting it, or None if it fits none."""
-        forms = frozenset(parse_action(action).template for action in actions)
-        world = self._find_best(content_words(task), forms, lambda world: world.environment == environment)
+        world = self._find_best(content_words(task), _forms_of(actions), environment)
         return world.id if world else None
 
     def place(
         self, environment: str, task: str, actions: Iterable[str], *, won: bool = False
     ) -> tuple[int, list[World]]:
         """Count an episode; return the id of its world and the worlds that changed."""
-        # One more episode may change any frame, and with it every cached answer.
-        self._cache.clear()
-        self._related.clear()
-        words, forms = content_words(task), frozenset(parse_action(action).template for action in actions)
-
-        def is_candidate(world: World) -> bool:
-            return world.environment == environment
-
-        world = self._find_best(words, forms, is_candidate)
+        words, forms = content_words(task), _forms_of(actions)
+        world = self._find_best(words, forms, environment)
         changed: list[World] = []
         if world is None:
-            united = self._unite(environment, words, forms)
-            changed += united
-            if united:
-                world = united[0]
+            changed = self._unite(environment, words, forms)
+            world = changed[0] if changed else None
         if world is None:
             # Merged worlds stay in the map, so their ids are never used again.
             number = max(self._worlds, default=0) + 1
             world = self._worlds[number] = World(number, environment)
         world.add(words, forms, won=won)
-        return world.id, [world, *(other for other in changed if other is not world)]
+        self._settle()
+        return world.id, changed or [world]
 
     def _unite(self, environment: str, words: frozenset[str], forms: frozenset[str]) -> list[World]:
         """Merge young worlds if this episode shows that their tasks differ only in names."""
@@ -272,6 +280,48 @@ class Worlds:
         for other in chosen[1:]:
             chosen[0].unite(other)
         return chosen
+
+
+class WorldMap(Worlds):
+    """The worlds of a namespace as they are stored, and the world of each episode."""
+
+    def __init__(self, rows: QueryRows, namespace: int) -> None:
+        super().__init__()
+        self._rows = rows
+        self._namespace = namespace
+        self._episodes: dict[str, int] | None = None
+        """By episode, its world as recorded; None until it is needed."""
+
+    def read(self) -> bool:
+        """Read the worlds, and return whether some were merged, which makes all data per world stale."""
+        merged, before = self.aliases, self._worlds
+        self._worlds = read_worlds(self._rows(SELECT, (self._namespace,)))
+        self._settle()
+        # Worlds grow and merge. If one shrank or vanished otherwise, the episodes were placed again.
+        shrunk = [
+            number
+            for number, world in before.items()
+            if number not in self._worlds or self._worlds[number].episodes < world.episodes
+        ]
+        if shrunk or self.aliases != merged:
+            self._episodes = None
+        return self.aliases != merged
+
+    def forget(self) -> None:
+        """Drop everything that was read, because other episodes count now."""
+        self._worlds.clear()
+        self._settle()
+        self._episodes = None
+
+    def of(self, trajectory_id: str) -> int | None:
+        """Return the world of an episode, or None if the episode was excluded."""
+        if self._episodes is None:
+            self._episodes = dict(self._rows(f"{_PLACED} WHERE namespace = ?", (self._namespace,)))
+        if trajectory_id not in self._episodes:  # recorded since then
+            new = f"{_PLACED} WHERE namespace = ? AND trajectory_id = ?"
+            self._episodes.update(self._rows(new, (self._namespace, trajectory_id)))
+        number = self._episodes.get(trajectory_id)
+        return None if number is None else self.standing_for(number)
 
 
 def are_kin(first: World, other: World) -> bool:
@@ -309,31 +359,21 @@ def _jaccard(first: frozenset[str], second: frozenset[str]) -> float:
     return len(first & second) / len(first | second) if first or second else 1.0
 
 
-def read_worlds(rows: Iterable[tuple[int, str]]) -> Worlds:
-    """Return the worlds that database rows describe."""
-    return Worlds(_decode_world(number, record) for number, record in rows)
-
-
-def _decode_world(number: int, record: str) -> World:
-    try:
-        return _from_record(number, parse_json(record, "worlds"))
-    except (LookupError, TypeError, AttributeError) as error:
-        raise LibraryDamaged(
-            f"worlds holds {record!r:.60}, which is not a valid world. Run: hardwon memory repair"
-        ) from error
-
-
-def _from_record(number: int, record: Mapping[str, Any]) -> World:
-    return World(
-        number,
-        record["environment"],
-        record["episodes"],
-        record["size"],
-        Counter(record["words"]),
-        Counter(record["forms"]),
-        record.get("won", 0),
-        record["into"],
-    )
+def read_worlds(rows: Iterable[tuple[int, str]]) -> dict[int, World]:
+    """Return the worlds that database rows describe, by id."""
+    worlds = {}
+    for number, text in rows:
+        try:
+            record = json.loads(text)
+            counts = Counter(record["words"]), Counter(record["forms"])
+            sizes = record["episodes"], record["size"]
+            ends = record.get("won", 0), record["into"]
+            worlds[number] = World(number, record["environment"], *sizes, *counts, *ends)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise LibraryDamaged(
+                f"worlds holds {text!r:.60}, which is not a valid world. Run: hardwon memory repair"
+            ) from error
+    return worlds
 
 
 def _to_record(world: World) -> str:
@@ -349,6 +389,7 @@ def _to_record(world: World) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
+_PLACED = "SELECT trajectory_id, world FROM episode_worlds"
 SELECT = "SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id"
 
 
@@ -378,20 +419,21 @@ def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Tr
         for episode in episodes
         if episode.success is not None
     ]
-    unite(connection, namespace, _place(connection, namespace, placements))
+    if merged := _place(connection, namespace, placements):
+        unite(connection, namespace, merged)
 
 
 def renew(connection: Connection, namespace: int) -> None:
     """Place all episodes again, and move item scores to the worlds to which most of their episodes moved."""
     try:
-        before = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
+        before = Worlds(read_worlds(connection.execute(SELECT, (namespace,)).fetchall()))
     except LibraryDamaged:  # the old ids are lost, so scores cannot be moved to the new ones
         rebuild(connection, namespace)
         return
     placed = "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ?"
     old = dict(connection.execute(placed, (namespace,)).fetchall())
     rebuild(connection, namespace)
-    after = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
+    after = Worlds(read_worlds(connection.execute(SELECT, (namespace,)).fetchall()))
     moves = Counter(
         (before.standing_for(old[ref]), after.standing_for(number))
         for ref, number in connection.execute(placed, (namespace,))
@@ -442,7 +484,7 @@ def _read_environment(meta: str) -> str:
 
 def _place(connection: Connection, namespace: int, episodes: Iterable[Placement]) -> dict[int, int]:
     """Place episodes; return a mapping from the worlds that were merged to the worlds that replace them."""
-    worlds = read_worlds(connection.execute(SELECT, (namespace,)))
+    worlds = Worlds(read_worlds(connection.execute(SELECT, (namespace,))))
     changed: dict[int, World] = {}
     placed = []
     for ref, environment, task, chosen, won, counts in episodes:
@@ -453,11 +495,12 @@ def _place(connection: Connection, namespace: int, episodes: Iterable[Placement]
             continue
         number, alternatives = worlds.place(environment, task, actions, won=won)
         placed.append((namespace, ref, number))
-        changed.update((world.id, world) for world in alternatives)
+        for world in alternatives:
+            changed[world.id] = world
     connection.executemany(
         "INSERT INTO worlds(namespace, id, record) VALUES (?, ?, ?) "
         "ON CONFLICT(namespace, id) DO UPDATE SET record = excluded.record",
-        [(namespace, number, _to_record(world)) for number, world in sorted(changed.items())],
+        [(namespace, number, _to_record(changed[number])) for number in sorted(changed)],
     )
     connection.executemany("INSERT OR REPLACE INTO episode_worlds VALUES (?, ?, ?)", placed)
     return {number: worlds.standing_for(number) for number, world in changed.items() if world.into}

@@ -6,20 +6,15 @@ the steps' `why` is dropped, because it names items and changes their scores.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.reasons import NO_REASONS
-from hardwon.memory.records import Failure, State, Step, Trajectory, Trust
-from hardwon.memory.situations.familiarity import Familiarity
+from hardwon.memory.records import State, Step, Trajectory, Trust
 
 LOCAL = ""
 """Name of the writer for episodes that this process, or another one with the library's file, records."""
 _NAME = re.compile(r"[^\w.@-]+")
-
-KeyFunction = Callable[[State, str, str], tuple[str, ...]]
-"""Returns the keys of an action in a state, given what the episode already tried."""
 
 
 def writer_name(kind: str, name: str = "") -> str:
@@ -43,36 +38,6 @@ def received(trajectory: Trajectory, *, writer: str, trust: Trust) -> Trajectory
     if trust == "untrusted":
         steps = [_without_reasons(step) for step in steps]
     return replace(trajectory, steps=tuple(steps), writer=writer, trust=trust)
-
-
-def with_keys(trajectory: Trajectory, keys: KeyFunction) -> Trajectory:
-    """Return the episode with keys for the steps that have none.
-
-    The runtime sets keys on its steps; code that builds steps by hand need not. A step without keys is used for neither
-    values nor guardrails.
-    """
-    if has_keys(trajectory):
-        return trajectory
-    familiar = Familiarity()
-    steps: list[Step] = []
-    for step in trajectory.steps:
-        if not steps:
-            familiar.begin(step.pre)
-        if not step.keys and _is_done(step):
-            step = replace(step, keys=keys(step.pre, step.action, familiar.counts(step.pre, step.action)))
-        familiar.add(step)
-        steps.append(step)
-    return replace(trajectory, steps=tuple(steps))
-
-
-def has_keys(trajectory: Trajectory) -> bool:
-    """Return whether every executed step has keys."""
-    return all(step.keys or not _is_done(step) for step in trajectory.steps)
-
-
-def _is_done(step: Step) -> bool:
-    """Return whether the action of a step was executed."""
-    return bool(step.action) and step.diagnosis.failure is not Failure.BLOCKED  # a blocked action never ran
 
 
 def _without_reasons(step: Step) -> Step:

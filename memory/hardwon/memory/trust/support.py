@@ -111,7 +111,7 @@ class _Tool:
 
     def __init__(self) -> None:
         self._uses: deque[_Use] = deque(maxlen=TUNING.compared_steps)
-        self._uncounted = self._new = 0
+        self.uncounted = self._new = 0
         self.limits: dict[int | None, tuple[Step, Step]] = {}
         """By id, steps as recorded and with the words that may be shown, until there are enough new uses."""
         self._clear()
@@ -135,7 +135,7 @@ class _Tool:
         if self._uses and self._uses[-1] == use:
             return
         self._uses.append(use)
-        self._uncounted = min(self._uncounted + 1, TUNING.compared_steps)
+        self.uncounted = min(self.uncounted + 1, TUNING.compared_steps)
         self._new += 1
         if self._new > TUNING.renewal_share * len(self._uses):
             self.limits.clear()
@@ -143,13 +143,13 @@ class _Tool:
 
     def count(self) -> None:
         """Count the uses that were added since the last call."""
-        if self._counted + self._uncounted > 2 * TUNING.compared_steps:
+        if self._counted + self.uncounted > 2 * TUNING.compared_steps:
             self._clear()
-            self._uncounted = len(self._uses)
-        for use in islice(self._uses, len(self._uses) - self._uncounted, None):
+            self.uncounted = len(self._uses)
+        for use in islice(self._uses, len(self._uses) - self.uncounted, None):
             self._count_use(use)
-        self._counted += self._uncounted
-        self._uncounted = 0
+        self._counted += self.uncounted
+        self.uncounted = 0
 
     def _count_use(self, use: _Use) -> None:
         if use.episode not in self.parties:
@@ -269,7 +269,8 @@ class Support:
         if self.unread:
             self._read()
         tool = self._tools[_find_head(action)]
-        tool.count()
+        if tool.uncounted:
+            tool.count()
         return tool
 
     def _read(self) -> None:

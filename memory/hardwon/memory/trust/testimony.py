@@ -57,11 +57,6 @@ class FormUsage:
         return sum(map(len, self.episodes.values()))
 
 
-def has_untrusted(store: Store, namespace: int) -> bool:
-    """Return whether a namespace may have episodes of untrusted writers."""
-    return bool(store.rows("SELECT 1 FROM writers WHERE namespace = ? AND name != '' LIMIT 1", (namespace,)))
-
-
 def form_of(action: str) -> str:
     """Return the form of an action, or an empty string if it consists of more than names.
 

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from sqlite3 import Connection
 from typing import Any
 
-from hardwon.memory.retrieval.cache import read_structural_words
 from hardwon.memory.retrieval.search import NOT_ASCII, is_older_copy, read_keys_version
 from hardwon.memory.situations.keys import KEYS_VERSION, Situation, guard_keys
 from hardwon.memory.storage.cache_files import drop_indices
 from hardwon.memory.storage.checksums import seal
-from hardwon.memory.storage.counted import EpisodeClock
+from hardwon.memory.storage.counted import EpisodeClock, read_structural_words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import KeyIds, read_states
 
@@ -75,7 +74,7 @@ def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> in
     # Word counts first: the new keys depend on them.
     for where in _DERIVED:
         integrity.rebuild(connection, store, namespace, where)
-    structural = read_structural_words(store, namespace, EpisodeClock(namespace).read(store.rows))
+    structural = read_structural_words(store.rows, namespace, EpisodeClock(namespace).read(store.rows))
     ids = KeyIds()
     count = 0
     for rows in _read_chunks(store, namespace):

@@ -27,13 +27,13 @@ from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.redaction import redact_trajectory
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
+from hardwon.memory.situations.familiarity import has_keys, with_keys
 from hardwon.memory.sqlite_errors import TRANSLATED
 from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import EpisodeBatch, KeyIds, dumps, is_recorded, refuse_other_episode
-from hardwon.memory.trust.intake import has_keys, with_keys
 from hardwon.memory.validation import LARGEST, check_episode, check_size
 
 DISCOUNT = 0.95

@@ -32,6 +32,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from statistics import fmean
 
 from hardwon.memory.reasons import ADVICE
@@ -238,9 +239,14 @@ _USED = (
 class Effects:
     """The effects of a namespace's items, updated from new usages on every query."""
 
-    def __init__(self, store: Store, namespace: int) -> None:
+    def __init__(
+        self, store: Store, namespace: int, worlds: Worlds, find_items: Callable[[], Mapping[str, Item]]
+    ) -> None:
+        """Create unread effects; `find_items` returns the active items by id."""
         self._store = store
         self._namespace = namespace
+        self._worlds = worlds
+        self._find_items = find_items
         self._last = 0
         self._outcomes: dict[str, dict[tuple[int, bool, bool], _Outcomes]] = {}
         """By item, then by (world as recorded, whether masked, whether shown): (usage id, outcome), the newest last."""
@@ -253,28 +259,26 @@ class Effects:
         self.unread = True
         """Whether there may be usages that have not been read."""
 
-    def left_out(self, world: int | None, worlds: Worlds, items: Mapping[str, Item]) -> frozenset[str]:
+    def left_out(self, world: int | None) -> frozenset[str]:
         """Return the ids of the items that are masked in a world; pinned items are never masked."""
         if self.unread:
             self._read()
         if self._left_out is None:
+            items = self._find_items()
             masked: defaultdict[int, set[str]] = defaultdict(set)
             for ref in {*self._outcomes, *self._scores}:
                 if ref in items and not items[ref].pinned:
                     if ref not in self._masked:
-                        self._masked[ref] = self._masks(ref, worlds)
+                        self._masked[ref] = self._masks(ref)
                     for number in self._masked[ref]:
                         masked[number].add(ref)
             self._left_out = {number: frozenset(refs) for number, refs in masked.items()}
         return self._left_out.get(world, frozenset()) if world is not None else frozenset()
 
-    def left_out_anywhere(self, worlds: Worlds, items: Mapping[str, Item]) -> bool:
-        """Return whether any item is masked in any world."""
-        self.left_out(None, worlds, items)
-        return bool(self._left_out)
-
-    def score_in(self, world: int) -> Callable[[Item], float]:
-        """Return a function for the score of an item in one world, which ranks it there."""
+    def score_in(self, world: int | None) -> Callable[[Item], float]:
+        """Return a function for the score of an item in one world, which ranks it there, or its own score."""
+        if world is None:
+            return attrgetter("score")
         if self.unread:
             self._read()
         scores = self._scores
@@ -284,12 +288,13 @@ class Effects:
 
         return score
 
-    def gain(self, worlds: Worlds) -> AdviceGain:
+    def gain(self) -> AdviceGain:
         """Return the gain of all advice."""
         if self.unread:
             self._read()
         if self._gain is None:
-            self._gain = measure_advice((worlds.standing_for(row[0]), *row[1:]) for row in self._advised)
+            standing_for = self._worlds.standing_for
+            self._gain = measure_advice((standing_for(row[0]), *row[1:]) for row in self._advised)
         return self._gain
 
     def renew(self, *, worlds: bool = False) -> None:
@@ -300,16 +305,16 @@ class Effects:
             self._scores.clear()
             self.unread = True
 
-    def of(self, item: Item, worlds: Worlds) -> list[Effect]:
+    def of(self, item: Item) -> list[Effect]:
         """Return the effect of an item in each world in which it was shown or withheld, ordered by world."""
         if self.unread:
             self._read()
-        arms = self._arms(item.id, worlds)
-        estimates, masked = shrink(arms), set() if item.pinned else self._masks(item.id, worlds)
+        arms = self._arms(item.id)
+        estimates, masked = shrink(arms), set() if item.pinned else self._masks(item.id)
         return [
             Effect(
                 world,
-                worlds.get(world).name,
+                self._worlds.get(world).name,
                 counts.shown + (counts.masked.shown if counts.masked else 0),
                 counts.withheld + (counts.masked.withheld if counts.masked else 0),
                 estimates[world].difference if world in estimates else None,
@@ -320,9 +325,9 @@ class Effects:
             for world, counts in sorted(arms.items())
         ]
 
-    def _masks(self, ref: str, worlds: Worlds) -> set[int]:
+    def _masks(self, ref: str) -> set[int]:
         """Return the worlds that mask an item: by its effect or, until that is known, by its score there."""
-        arms = self._arms(ref, worlds)
+        arms = self._arms(ref)
         estimates = shrink(arms)
         masked = {world for world, counts in arms.items() if hurts(counts, estimates.get(world))}
         scores = self._scores.get(ref, {})
@@ -335,11 +340,11 @@ class Effects:
             }
         return masked
 
-    def _arms(self, ref: str, worlds: Worlds) -> dict[int, Arms]:
+    def _arms(self, ref: str) -> dict[int, Arms]:
         """Count the newest episodes of each world; merged worlds are counted together."""
         outcomes_by_arm: defaultdict[tuple[int, bool, bool], list[tuple[int, float]]] = defaultdict(list)
         for (world, masked, with_item), outcomes in self._outcomes.get(ref, {}).items():
-            outcomes_by_arm[worlds.standing_for(world), masked, with_item] += outcomes
+            outcomes_by_arm[self._worlds.standing_for(world), masked, with_item] += outcomes
         return {
             world: _count_arms({arm[1:]: pairs for arm, pairs in outcomes_by_arm.items() if arm[0] == world})
             for world in {world for world, _, _ in outcomes_by_arm}

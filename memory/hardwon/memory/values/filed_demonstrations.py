@@ -33,14 +33,15 @@ class FiledDemonstrations:
         self._store = store
         self._namespace = namespace
         self._filed: dict[str | None, _Filed] = {}
-
-    def mark_unread(self) -> None:
-        """Note that there may be episodes that have not been counted."""
-        for filed in self._filed.values():
-            filed.unread = True
+        self.unread = True
+        """Whether there may be episodes that have not been counted."""
 
     def read(self, worlds: Worlds, environment: str | None, actions: Iterable[str]) -> DemonstrationIndex:
         """Return the index of demonstrations of an environment with all new episodes."""
+        if self.unread:
+            self.unread = False
+            for index in self._filed.values():
+                index.unread = True
         filed = self._filed.get(environment)
         if filed is None:
             filed = self._filed[environment] = _Filed()

@@ -20,8 +20,7 @@ from hardwon.memory.records import Outcome, State
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.scripts import separate
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import state_text
-from hardwon.memory.storage.offers import read_offers
+from hardwon.memory.storage.episodes import read_offers, state_text
 
 from .tuning import TUNING
 

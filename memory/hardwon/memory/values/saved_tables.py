@@ -27,7 +27,7 @@ from hardwon.memory.situations.note_keys import complete_told, find_told_action,
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, CacheFile, due
 from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.worlds import SELECT, Worlds, read_worlds
+from hardwon.memory.storage.worlds import WorldMap
 
 from .cells import MADE, StoredCells
 from .value_table import ValueTable
@@ -38,7 +38,6 @@ MAX_ID = 2**63 - 1
 _READ = 8192
 """Rows per query."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
-_PLACED = "SELECT trajectory_id, world FROM episode_worlds"
 _WORLD_MARK = "\x1f"
 """Separates the world from the key."""
 
@@ -46,42 +45,6 @@ _WORLD_MARK = "\x1f"
 def prefix_with_world(world: int, key: str) -> str:
     """Return a key with the prefix of a world."""
     return f"{world}{_WORLD_MARK}{key}"
-
-
-class WorldMap:
-    """The worlds of a namespace and the world of each episode."""
-
-    def __init__(self, store: Store, namespace: int) -> None:
-        self._store = store
-        self._namespace = namespace
-        self._episodes: dict[str, int] | None = None
-        """By episode, its world as recorded; None until it is needed."""
-        self._sizes: dict[int, int] = {}
-        self.worlds = Worlds()
-
-    def read(self) -> bool:
-        """Read the worlds, and return whether some were merged, which makes all data per world stale."""
-        before = self.worlds.aliases
-        self.worlds = read_worlds(self._store.rows(SELECT, (self._namespace,)))
-        sizes = {world.id: world.episodes for world in self.worlds.standing}
-        # Worlds grow and merge. If one shrank or vanished otherwise, the episodes were placed again.
-        if self.worlds.aliases != before or any(sizes.get(number, 0) < size for number, size in self._sizes.items()):
-            self._episodes = None
-        self._sizes = sizes
-        return self.worlds.aliases != before
-
-    def of(self, trajectory_id: str) -> int | None:
-        """Return the world of an episode, or None if the episode was excluded."""
-        if self._episodes is None:
-            self._episodes = dict(self._store.rows(f"{_PLACED} WHERE namespace = ?", (self._namespace,)))
-        if trajectory_id not in self._episodes:  # recorded since then
-            self._episodes.update(
-                self._store.rows(
-                    f"{_PLACED} WHERE namespace = ? AND trajectory_id = ?", (self._namespace, trajectory_id)
-                )
-            )
-        number = self._episodes.get(trajectory_id)
-        return None if number is None else self.worlds.standing_for(number)
 
 
 def estimate_in_world(values: ValueTable, world: int, keys: Sequence[str], context: str = "") -> Estimate:
@@ -108,7 +71,7 @@ class FiledValues:
         self._cache_file = cache_file
         self._worlds = worlds
         self._name = "values" if worlds is None else "world-values"
-        self._of_worlds = "" if worlds is None else f" worlds {sorted(worlds.worlds.aliases.items())}"
+        self._of_worlds = "" if worlds is None else f" worlds {sorted(worlds.aliases.items())}"
         self._table: ValueTable | None = None
         self._heard = TRUSTED
         self._last_step = 0
@@ -309,7 +272,7 @@ def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> s
     """
     cache_file, worlds = CacheFile(store, namespace), None
     if per_world:
-        worlds = WorldMap(store, namespace)
+        worlds = WorldMap(store.rows, namespace)
         worlds.read()
     truth, values = FiledValues(store, namespace, cache_file, worlds), ValueTable()
     truth._heard = find_counted_writers(store.rows, namespace)
