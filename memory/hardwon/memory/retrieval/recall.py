@@ -181,10 +181,10 @@ def _count_alike(steps: Sequence[TakenStep], hits: Set[int]) -> Callable[[Step, 
         alike = rest.pop((vote.action, vote.failed), [])[: TUNING.voting_states]
         if not alike:
             return step
-        failed, total = sum(each.value <= 0 for each in alike), sum(each.value for each in alike)
-        mean = ((step.return_to_go or 0.0) + total) / (1 + len(alike))
-        ids = tuple(each.step for each in alike)
-        return replace(step, why=step.why.updated(similar=ids, failed=failed, value=mean))
+        returns, ids = [each.value for each in alike], [each.step for each in alike]
+        mean = ((step.return_to_go or 0.0) + sum(returns)) / (1 + len(alike))
+        failed = len([value for value in returns if value <= 0])
+        return replace(step, why=step.why.updated(similar=tuple(ids), failed=failed, value=mean))
 
     return count
 
