@@ -28,6 +28,8 @@ TRIES = 4
 """Maximum number of attempts for a request that may be repeated."""
 WAIT_S = 0.2
 """Seconds before the second attempt. The wait doubles before each further one."""
+MOST_WAIT_S = 10.0
+"""Longest wait in seconds that a server can request between two attempts."""
 LIMITS_S = {"query": 30.0, "write": 60.0, "whole": 300.0}
 """Seconds until a call gives up, with all its attempts and however slowly an answer arrives. `whole` holds for calls
 that read or write the whole library."""
@@ -155,8 +157,7 @@ class Wire:
             else:
                 if answer.status != 429 or not left:  # rate limit
                     return self._accept(answer)
-                # Longest wait in seconds that a server can request between two attempts.
-                wait_s = max(wait_s, parse_wait(answer.retry_after, 1.0, 10.0))
+                wait_s = max(wait_s, parse_wait(answer.retry_after, 1.0, MOST_WAIT_S))
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
