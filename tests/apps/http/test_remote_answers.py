@@ -101,7 +101,7 @@ PERMITTED = {("no content", "feedback"), ("null fields", "put")}
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    for name, value in {"WAIT_S": 0.0, "MOST_WAIT_S": 0.01, "MOST_BYTES": 250_000, "LIMITS_S": limits_of(20.0)}.items():
+    for name, value in {"WAIT_S": 0.0, "MOST_BYTES": 250_000, "LIMITS_S": limits_of(20.0)}.items():
         monkeypatch.setattr(wire, name, value)
     monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: slept.append(s)))
     slept.clear()
@@ -124,7 +124,7 @@ def test_a_wrong_answer_is_an_error_that_names_the_server(name):
             with pytest.raises(HardwonError) as raised:
                 call(library)
             assert url in str(raised.value) or name.startswith("wait"), verb
-    assert max(slept, default=0) <= 1
+    assert max(slept, default=0) <= 10
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
@@ -168,7 +168,7 @@ def test_each_kind_of_call_has_a_limit():
 def test_an_export_of_any_size_is_written_whole_or_not_at_all(answer, tmp_path):
     """It is not kept in memory, so the limit of an answer does not hold."""
     path = tmp_path / "export.jsonl"
-    path.write_text("older\n")
+    path.write_text('{"older": 1}\n')
     lines = http(200, b"{}\n" * 100_000, Content_Type="application/x-ndjson")
     content = {"lines": lines, "html": ANSWERS["html"], "cut": lines[:-20]}[answer]
     with misbehaving(content, FIRST) as url, RemoteLibrary(url) as library:
@@ -177,7 +177,7 @@ def test_an_export_of_any_size_is_written_whole_or_not_at_all(answer, tmp_path):
         else:
             with pytest.raises(LibraryError, match=url):
                 library.admin.export_jsonl(path)
-    assert path.read_bytes() == (lines[-300_000:] if answer == "lines" else b"older\n")
+    assert path.read_bytes() == (lines[-300_000:] if answer == "lines" else b'{"older": 1}\n')
     assert list(tmp_path.iterdir()) == [path]
 
 

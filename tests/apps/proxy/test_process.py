@@ -78,5 +78,5 @@ def test_a_library_in_a_folder_that_does_not_exist_is_refused_at_the_start(hardw
     """The proxy opens a locked library later; a mistyped path would stay without experience forever."""
     monkeypatch.setattr("hardwon.apps.proxy.serving.serve_proxy", lambda *_, **__: None)
     wrong = tmp_path / "wrokk" / "work.db"
-    assert "does not exist. Create it" in hardwon("proxy", wrong, "--upstream", "http://h/v1", expect=2).stderr
+    assert "does not exist. Create it" in hardwon("proxy", wrong, "--upstream", "http://h/v1", expect=1).stderr
     hardwon("proxy", tmp_path / "work.db", "--upstream", "http://h/v1")
