@@ -274,9 +274,10 @@ class Candidates:
     def _embed(self) -> Vectors:
         """Return the vector of the text, (dim,) float32."""
         self.searched = True
-        if self._vector is None:
-            (self._vector,) = self._index.embed([self.text])
-        return self._vector
+        if (vector := self._vector) is None:
+            (vector,) = self._index.embed([self.text])
+            self._vector = vector
+        return vector
 
     # -- items ------------------------------------------------------------------------------------
 
