@@ -152,17 +152,15 @@ FIXES = {
 def test_what_made_a_command_work_in_three_sessions_is_named_as_it_can_be_run(tmp_path, monkeypatch, commands, line):
     """Before, nothing is said of commands whose words may not be shown."""
     monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=0.0))
-    hints, warnings = [], []
+    hints = []
     for n, prompt in enumerate(["Mend the cart.", "Fix a price.", "Add a discount.", "Check the test.", "Look at it."]):
         session = Session(tmp_path, monkeypatch, session=f"s-{n}")
         begun = session.send("UserPromptSubmit", prompt=prompt)
         hints.append(begun["hookSpecificOutput"]["additionalContext"] if begun else "")
         for command, works in commands:
             outcome = {"response": {"stdout": "ok"}} if works else {"error": "Exit code 1\nnot found"}
-            before, _ = session.call("Bash", {"command": command}, **outcome)
-            warnings += [before["hookSpecificOutput"]["additionalContext"]] if before else []
+            session.call("Bash", {"command": command}, **outcome)
         session.send("Stop")
-    assert all(line in warning for warning in warnings), "whoever did not follow it is told before the call"
     assert hints[:3] == ["", "", ""]
     assert all(hint.startswith(line) and "{command}" not in hint for hint in hints[3:]), hints
     assert "failed (tool error) in 4 of 4 episodes" in hints[4]

@@ -1,5 +1,7 @@
 """What of recalled experience leaves the library: nothing that only another request names."""
 
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Hit, Item, Reasons, State, Step, Verdict
@@ -61,6 +63,18 @@ def test_the_cause_of_a_verdict_is_the_text_of_its_first_item(library, named):
     ref = library.add(item).item_id
     verdict = Verdict(False, ref if named else None, "secret", items=(ref,))
     assert abstract_verdict(library, verdict, NOW).cause == "It hurts."
+
+
+def test_a_verdict_says_what_made_such_a_call_work(library):
+    guard = Item("guardrail", "no", "It fails.", condition={"text": "shop"}, forbids="deploy {1}", source="person")
+    remedy = Item("remedy", "first test", "It works then.", forbids="deploy {1}", steps=("run tests", "deploy prod"))
+    ref, _ = library.add(guard).item_id, library.add(replace(remedy, source="person"))
+    causes = [
+        abstract_verdict(library, Verdict(False, ref, "", items=(ref,)), State("A shop."), action).cause
+        for action in ("deploy prod", "stop prod")
+    ]
+    assert causes[0] == "It fails. first test. It works then."
+    assert causes[1] == "It fails.", "a remedy of another action is none"
 
 
 def test_a_value_that_is_shown_stays_beside_one_that_is_not():
