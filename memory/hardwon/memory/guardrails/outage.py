@@ -46,7 +46,7 @@ _WORK = (
 def _join(*patterns: str) -> str:
     """Return a pattern that matches where any of these does; only one alternative in ten is tried within words."""
     alternatives, depth = [""], 0
-    for token in re.findall(r"\\.|\[\^?.[^\]]*\]|.", "|".join(patterns), re.DOTALL):
+    for token in re.findall(r"\\.|\[\^?.[^][]*\]|.", "|".join(patterns), re.DOTALL):
         depth += (token == "(") - (token == ")")
         if token == "|" and not depth:
             alternatives.append("")
