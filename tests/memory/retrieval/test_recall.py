@@ -36,6 +36,44 @@ def used(episode, ref, *, success):
     return replace(made, steps=tuple(replace(step, why={"recalled": [ref]}) for step in made.steps))
 
 
+def test_a_library_that_has_recalled_answers_as_one_that_is_opened_now(tmp_path):
+    """Whatever recall keeps is dropped when a write may change it: episodes, those of untrusted writers, and items."""
+    path = tmp_path / "library.db"
+    library = ExperienceLibrary.open(path)
+
+    def move(n, before, action, after):
+        places = [State(f"The {name}, door {n}.", task="find it", location=name) for name in (before, after)]
+        step = Step(places[0], action, places[1], Diagnosis(True), reward=1.0)
+        return Trajectory("find it", (step,), True, id=f"e{n}")
+
+    def ask(asked):
+        here = State("The kitchen, door 9.", task="find it", location="kitchen")
+        other = State("A door of a kitchen.", task="find it all", location="hall")
+        answers = [asked.recall(state, level=level) for state in (here, other) for level in ("step", "task")]
+        answers.append(asked.recall("what does one unlock or search?"))
+        return [(items(answer), actions(answer), [hit.why for hit in answer.items]) for answer in answers]
+
+    writes = [
+        lambda: library.record(move(1, "kitchen", "go north", "hall")),
+        lambda: library.add(Item("insight", "zzz yard", locations=("yard",))),
+        lambda: library.record(move(2, "kitchen", "go south", "yard")),
+        lambda: library.record(move(3, "kitchen", "open door", "hall")),
+        *(
+            lambda n=n, action=action: library.episodes.receive(
+                [move(n, "kitchen", action, "cellar")], writer=f"w{n}", trust="untrusted"
+            )
+            for n, action in enumerate(["search(box)", "unlock(cellar)", "unlock(cellar)", "unlock(cellar)"], 4)
+        ),
+        lambda: library.items.retire(next(iter(library.items.find())).id, "old"),
+    ]
+    for number, write in enumerate(writes):
+        ask(library)
+        write()
+        with ExperienceLibrary.open(path) as fresh:
+            assert ask(library) == ask(fresh), number
+    library.close()
+
+
 def test_an_empty_library_recalls_nothing(library):
     """Empty is a valid answer, and says so."""
     recollection = library.recall(DRAWER)

@@ -62,8 +62,9 @@ class Findings:
             self.uses = None
             self.nearest.clear()  # only after a change: vectors that a search writes do not alter its results
             self.task_episodes.clear()
-        if "trajectory" in changed:
+        if "trajectory" in changed and self.reached:  # a step may lead to another place, and to what is filed there
             self.reached.clear()
+            self.bound.clear()
         if "trajectory" in changed or "item" in changed:  # both change how rare words are
             self.subjects.clear()
         if "item" in changed:  # new items may fit clusters that were already searched

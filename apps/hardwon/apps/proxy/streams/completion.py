@@ -59,7 +59,7 @@ class CompletionBuilder:
     def _add_call(self, part: Mapping[str, Any], at: int) -> None:
         index = part.get("index")
         has_index = isinstance(index, int) and not isinstance(index, bool)
-        number: int | str = index if has_index or isinstance(index, str) else at  # type: ignore[assignment]
+        number: int | str = index if isinstance(index, int | str) and not isinstance(index, bool) else at
         match = self._find_call(part, number)
         if match is None:
             self._is_numbered = self._is_numbered and number not in self._indexes
