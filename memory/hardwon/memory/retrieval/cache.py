@@ -30,8 +30,8 @@ class Findings:
     """What recall has found, so that the next visit of a situation searches nothing."""
 
     def __init__(self, store: Store, namespace: int) -> None:
-        self.bound: dict[tuple[str, frozenset[int] | None, frozenset[str]], tuple[Hit, ...]] = {}
-        """By cluster and applicable worlds: items found by search, until the items change."""
+        self.bound: dict[tuple[str, frozenset[int] | None, frozenset[str], tuple[str, ...]], tuple[Hit, ...]] = {}
+        """By cluster, applicable worlds, words and reachable places: items found by search, until the items change."""
         self.subjects: dict[str, Subject] = {}
         """By item: its words with their weights, until an item or an episode is added."""
         self.done: dict[frozenset[int] | None, BestSteps] = {}
@@ -47,7 +47,7 @@ class Findings:
         self.steps: dict[int, Step | None] = {}
         """Recalled steps by id, without texts that read like instructions; None if the action does."""
         self.reached: dict[str, tuple[str, ...]] = {}
-        """By place, the places that recorded steps reached from it, filled on demand."""
+        """By place, the places that recorded steps reached from it, filled on demand; none if no item has a place."""
         self.uses: Mapping[str, int] | None = None
         """The number of uses of each form of action in untrusted steps."""
         self.task_episodes: dict[str, tuple[list[Step], ValueTable]] = {}
@@ -62,11 +62,9 @@ class Findings:
             self.uses = None
             self.nearest.clear()  # only after a change: vectors that a search writes do not alter its results
             self.task_episodes.clear()
-        if "trajectory" in changed and self.reached:  # a step may lead to another place, and to what is filed there
-            self.reached.clear()
-            self.bound.clear()
         if "trajectory" in changed or "item" in changed:  # both change how rare words are
             self.subjects.clear()
+            self.reached.clear()
         if "item" in changed:  # new items may fit clusters that were already searched
             self.bound.clear()
 

@@ -167,7 +167,7 @@ class Candidates:
         """Steps of the situation itself that vote."""
 
     def items(self) -> Sequence[Hit]:
-        """Return the candidate items. Those of a situation in the same words are kept until the items change."""
+        """Return the candidate items. Those of a situation are kept until the items or the reachable places change."""
         derived = self._derived
         if not derived.items.by_id:
             return ()  # saves a search
@@ -180,7 +180,7 @@ class Candidates:
             ]
         # A signature hides names and numbers, or says only what the facts say; the words tell which items fit.
         query = f"{self.state.task}\n{self.text}"
-        where = self.state.signature, self.worlds, _without_numbers(query)
+        where = self.state.signature, self.worlds, _without_numbers(query), self._list_reachable()
         bound = derived.findings.bound.get(where)
         if bound is None:  # first visit of this situation since the items changed
             bound = self._find_items(query)
@@ -347,7 +347,7 @@ class Candidates:
     def _find_filed(self, query: str) -> list[tuple[float, str, list[int]]]:
         """Return the filed items as (least similarity, reason, numbers), in ascending order of similarity."""
         own = self._read_filed("signature", [plain(self.state.signature)])
-        at_place, adjacent = self._find_by_place(plain(self.state.location))
+        at_place, adjacent = self._find_by_place()
         named = content_words(query)
         counts = self._derived.words.count(named)
         rarest = [word for _, word in sorted((counts[word], word) for word in named)]
@@ -370,18 +370,25 @@ class Candidates:
         scored = [(-items[numbers[number]].score, number) for (number,) in rows if number in numbers]
         return [number for _, number in sorted(scored)[: TUNING.bound_items]]
 
-    def _find_by_place(self, location: str) -> tuple[list[int], list[int]]:
-        """Return the items filed under a place, and those filed under places reached from it."""
-        any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
-        # One index lookup saves a library without placed items the query for reachable places.
-        if not location or not self._store.rows(any_place, (self.namespace,)):
-            return [], []
-        at_place = self._read_filed("location", [location])
-        places = self._derived.findings.reached.get(location)
-        if places is None:
-            places = clusters.read_reachable(self._store, self.namespace, location, self._derived.words.clock.counted)
-            self._derived.findings.reached[location] = places
+    def _find_by_place(self) -> tuple[list[int], list[int]]:
+        """Return the items filed under the place of the state, and those filed under places reached from it."""
+        location, places = plain(self.state.location), self._list_reachable()
+        at_place = self._read_filed("location", [location]) if location else []
         return at_place, self._read_filed("location", places) if places else []
+
+    def _list_reachable(self) -> tuple[str, ...]:
+        """Return the places that recorded steps reached from that of the state; none if no item is filed under one."""
+        if not (location := plain(self.state.location)):
+            return ()
+        reached = self._derived.findings.reached
+        if location not in reached:
+            any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
+            # One index lookup saves a library without placed items the query for reachable places.
+            has_places, counted = self._store.rows(any_place, (self.namespace,)), self._derived.words.clock.counted
+            reached[location] = (
+                clusters.read_reachable(self._store, self.namespace, location, counted) if has_places else ()
+            )
+        return reached[location]
 
     def _find_by_subject(self, rarest: Sequence[str]) -> list[int]:
         """Return the items with a rare word of the state, the best first.
