@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from tests.apps.http.test_remote import served
@@ -15,6 +16,7 @@ from tests.memory.fleet.conftest import server, url
 from tests.memory.upkeep.digest import compute_digest
 from tests.memory.writers import restore
 
+from hardwon.apps.http.app import create_app
 from hardwon.memory import (
     Diagnosis,
     ExperienceLibrary,
@@ -334,3 +336,32 @@ def test_what_a_backend_lacks_says_so(tmp_path, address):
         ):
             with pytest.raises(LibraryError, match="does not serve"):
                 call()
+
+
+def test_servers_on_two_hosts_answer_a_late_repetition_as_the_first_time(url, tmp_path, monkeypatch):
+    """Others wrote since; what a client without an answer sends again must not undo it."""
+    grade, put, drop = ("POST", "/v1/episodes/e1/grade"), ("POST", "/v1/bank/entries"), ("DELETE", "/v1/bank/entries")
+    bodies = {grade: {"success": True}, put: {"team": "red", "key": "pepper", "value": "in the attic"}, drop: None}
+
+    def ask(client, route, body, key=None):
+        headers = {"Idempotency-Key": key} if key else {}
+        answer = client.request(*route, json=body, headers=headers, params={"task": "t"} if "bank" in route[1] else {})
+        return answer.status_code, answer.text
+
+    with ExperienceLibrary.open(url, replica=tmp_path / "three") as library:
+        library.record(dataclasses.replace(make_episode(0), id="e1"))
+    with ExitStack() as stack:
+        hosts = []
+        for name in ("one", "two"):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+            hosts.append(stack.enter_context(TestClient(create_app(url, trust="trusted"), base_url="http://localhost")))
+            assert hosts[-1].get("/v1/about").is_success
+        one, two = hosts
+        answers = {route: ask(one, route, body, f"key of {route}") for route, body in bodies.items()}
+        assert {status for status, _ in answers.values()} == {200, 204}
+        ask(two, grade, {"success": False})
+        ask(two, put, {"team": "red", "key": "salt", "value": "in the barn"})
+        assert {route: ask(two, route, body, f"key of {route}") for route, body in bodies.items()} == answers
+        assert two.get("/v1/bank/entries", params={"task": "t"}).json()["entries"][0]["key"] == "salt"
+        assert two.get("/v1/episodes/e1").json()["success"] is False
+        assert ask(two, grade, {"success": False}, f"key of {grade}")[0] == 422

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,7 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
         "put": lambda library: str(library.admin.bank("t").put("team", "key", "value")),
         "pull": lambda library: library.admin.bank("t").pull(entry, "reader"),
         "record": lambda library: library.record(replace(episode("open drawer"), id="")),
+        "drop": lambda library: str(library.admin.bank("t").drop()),
         "import": lambda library: "" if library.admin.import_jsonl(tmp_path / "export.jsonl") is None else "lines",
     }
 
@@ -273,6 +275,29 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
     for key, write in changes.items():
         with pytest.raises(KeyTaken, match="another request"):
             one.admin.once(key, "2", lambda write=write: write(one))
+
+
+def test_a_late_repetition_at_another_host_undoes_no_later_write(connect, episode):
+    """A client that got no answer asks again after someone else corrected its grade or wrote a new entry."""
+    one, two = connect("a"), connect("b")
+    one.record(episode("open drawer", id="e1"))
+    writes: dict[str, tuple[WriteKind, Callable[[ExperienceLibrary], str]]] = {
+        "0a": ("outcomes", lambda library: repr(library.grade("e1", success=True))),
+        "0b": ("records", lambda library: str(library.admin.bank("t").drop())),  # type: ignore[func-returns-value]
+    }
+    answers = {
+        key: one.admin.once(key, "1", lambda write=write: write(one), change=kind)
+        for key, (kind, write) in writes.items()
+    }
+    two.grade("e1", success=False)
+    two.admin.bank("t").put("team", "new", "value")
+    for key, (kind, write) in writes.items():
+        assert two.admin.once(key, "1", lambda write=write: write(two), change=kind) == answers[key]
+    assert [library.episodes.get("e1").success for library in (one, two) if library.admin.sync()] == [False, False]
+    assert [entry.key for entry in one.admin.bank("t").entries()] == ["new"]
+    with pytest.raises(KeyTaken):
+        two.admin.once("0a", "2", lambda: repr(two.grade("e1", success=True)), change="outcomes")
+    assert len(settle(one, two)) == 1
 
 
 def test_hosts_that_get_a_write_at_once_do_it_once(connect):

@@ -26,7 +26,7 @@ from hardwon.memory.validation import check_text
 from .file import LibraryFile
 from .items import LibraryItems
 
-WriteKind = Literal["items", "records", "idempotent"]
+WriteKind = Literal["items", "records", "outcomes", "idempotent"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -203,13 +203,14 @@ class LibraryAdmin:
             key: Identifies the write and its client, in hexadecimal digits.
             request: Hash of what is written, in hexadecimal digits.
             write: Writes, and returns the answer. An error writes nothing, and the write can be repeated.
-            change: `items` if the write changes nothing else: a shared library keeps its answer in the log. A write
-                that is `idempotent` needs no transaction that holds up others until it ends.
+            change: `items` if the write changes nothing else: a shared library keeps its answer in the log, as that
+                of a grade (`outcomes`). A grade, and a write that is `idempotent` whatever was written since, need no
+                transaction that holds up others until it ends.
 
         Raises:
             KeyTaken: The key was used with another request.
         """
-        with nullcontext() if change == "idempotent" else self._file.transaction():
+        with nullcontext() if change in ("outcomes", "idempotent") else self._file.transaction():
             return self._answer(key, request, write)
 
     def _answer(self, key: str, request: str, write: Callable[[], str]) -> str:

@@ -74,7 +74,7 @@ def promote(task: TaskQuery, body: Promotion, at: At) -> Response:
 
 
 @router.delete("/entries", status_code=204, response_class=Response)
-@once(RequestContext.changing, change="idempotent")
+@once(RequestContext.changing, change="records")
 def drop(task: TaskQuery, at: At) -> Response:
     """Delete all entries of the task."""
     with at.changing() as library:

@@ -104,7 +104,7 @@ def _grading(at: RequestContext) -> AbstractContextManager[ExperienceLibrary]:
     return at.changing() if at.caller.may(at.namespace, "write") else at.recording()
 
 
-@once(_grading, change="idempotent")
+@once(_grading, change="outcomes")
 def _grade(episode_id: str, body: GradeTold, at: RequestContext) -> Response:
     may_write = at.caller.may(at.namespace, "write")
     with _grading(at) as library:
