@@ -43,7 +43,7 @@ from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.runtime.interfaces.endings import Ending, read_ending, read_error
+from hardwon.runtime.interfaces.endings import Ending, read_error
 from hardwon.runtime.llm.chat_model import name_of
 from hardwon.runtime.llm.extractor import as_extractor
 from hardwon.runtime.llm.prompts import call_text
@@ -54,6 +54,7 @@ from .middleware_run import (
     GRAPHS,
     ActiveRun,
     ToolAnswer,
+    collect_answers,
     find_calls,
     find_message,
     follow_graphs_for,
@@ -198,8 +199,11 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         while True:
             # Refusals are added to the original request, so hints of earlier attempts do not pile up.
             attempt = request.override(messages=[*request.messages, *before]) if before else request
-            response = handler(self._run_safely(partial(self._add_hint, attempt)) or attempt)
-            retry = self._run_safely(partial(self._refuse_all, request, response, before))
+            advised = self._run_safely(partial(self._add_hint, attempt))
+            with collect_answers() as answers:
+                response = handler(advised or attempt)
+            read = partial(self._refuse_all, request, response, before, is_own=bool(answers))
+            retry = self._run_safely(read)
             if not retry:
                 return prepend_messages(response, before)
             if isinstance(retry, AIMessage):
@@ -214,8 +218,10 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         while True:
             attempt = request.override(messages=[*request.messages, *before]) if before else request
             advised = await asyncio.to_thread(self._run_safely, partial(self._add_hint, attempt))
-            response = await handler(advised or attempt)
-            retry = await asyncio.to_thread(self._run_safely, partial(self._refuse_all, request, response, before))
+            with collect_answers() as answers:
+                response = await handler(advised or attempt)
+            read = partial(self._refuse_all, request, response, before, is_own=bool(answers))
+            retry = await asyncio.to_thread(self._run_safely, read)
             if not retry:
                 return prepend_messages(response, before)
             if isinstance(retry, AIMessage):
@@ -411,17 +417,20 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return show_texts(request, texts, self._place)
 
     @deadline(BEFORE_CALL_S)
-    def _refuse_all(self, request: ModelRequest[Any], response: Any, before: list[Any]) -> list[Any] | AIMessage | None:
+    def _refuse_all(
+        self, request: ModelRequest[Any], response: Any, before: list[Any], *, is_own: bool
+    ) -> list[Any] | AIMessage | None:
         """Return the messages for another model call, or the last message of the run, if all calls are refused.
 
         Returns None if at least one call may run. Calls are checked here and not when the tool runs, because a
         person may be asked for approval in between.
         """
-        if self._guardrails is None:
-            return None
         run = self._find_run(request.state, request.runtime)
-        message = find_calls(response, request.tools)
-        return None if run is None or message is None else run.rule_on_calls(response, message, before)
+        if run is None:
+            return None
+        run.own = response.result if is_own else ()
+        message = None if self._guardrails is None else find_calls(response, request.tools)
+        return None if message is None else run.rule_on_calls(response, message, before)
 
     @deadline(BEFORE_CALL_S)
     def _refuse_if_forbidden(self, request: ToolCallRequest) -> ToolMessage | None:
@@ -483,7 +492,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         with run.lock:
             after = split_at_request([normalize_message(message) for message in state["messages"]])[1]
             run.add_rejections(after)
-        score = self._grade(state, run, "completed" if run.has_answer else read_ending(after))
+        score = self._grade(state, run, run.read_ending(state["messages"], after))
         success = None if score is None else score >= 1.0
         self._record(state["hardwon_episode"], success, score=score or 0.0, ending="success" if success else "done")
 

@@ -7,7 +7,9 @@ exception, a time-out, a cancelled task, an abandoned stream.
 The hooks are in `middleware`; this module calls neither a model nor a tool.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
@@ -20,6 +22,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.config import get_config
 from langgraph.types import Command
 
+from hardwon.runtime.interfaces.endings import Ending, read_ending
 from hardwon.runtime.loop.enforcement import Ruling
 
 from .tool_episode import normalize_message
@@ -43,6 +46,20 @@ class ActiveRun(ToolRun):
     """The last tool raised an error, which may end the run."""
     has_answer: bool = False
     """The result of the last tool is the answer of the run (`return_direct`)."""
+    own: Sequence[Any] | None = None
+    """The model's last response, or what refused it; empty if other middleware answered. None before the first."""
+
+    def read_ending(self, messages: Sequence[Any], after: Sequence[Mapping[str, Any]]) -> Ending:
+        """Return how the run ended, by its messages and those after the request in plain form.
+
+        Whoever else writes the last answer ends the run without one of the model, as a limit of calls does. Other
+        middleware may edit the model's answer: it keeps its id.
+        """
+        ending: Ending = "completed" if self.has_answer else read_ending(after)
+        if ending != "completed" or not isinstance(last := messages[-1], AIMessage):
+            return ending
+        own = [last] if self.own is None and self.is_resumed else self.own or ()
+        return ending if any(last is message or last.id == message.id for message in own) else "unfinished"
 
     def read_message(self, message: Any) -> Mapping[str, Any]:
         """Return a message of LangChain as a plain one."""
@@ -60,7 +77,9 @@ class ActiveRun(ToolRun):
         if any(ruling.over for ruling in rulings):
             before[:] = transcript
             cause = rulings[0].verdict.cause or "a guardrail"
-            return AIMessage(f"This run ends here: {cause} forbids every call that the model insists on.")
+            last = AIMessage(f"This run ends here: {cause} forbids every call that the model insists on.")
+            self.own = [last]
+            return last
         return transcript
 
     def _refuse_some(self, response: Any, message: AIMessage, rulings: Sequence[Ruling], before: list[Any]) -> None:
@@ -161,11 +180,6 @@ class GraphRuns(BaseCallbackHandler):
     """Called where the event happens: a thread would cost more than the work."""
 
     @property
-    def ignore_llm(self) -> bool:
-        """Skip the events of language models."""
-        return True
-
-    @property
     def ignore_chat_model(self) -> bool:
         """Skip the events of chat models."""
         return True
@@ -200,6 +214,11 @@ class GraphRuns(BaseCallbackHandler):
         """Report the error that ended a graph."""
         self._end(run_id, error)
 
+    def on_llm_end(self, response: Any, *, run_id: UUID, **fields: Any) -> None:
+        """Count an answer of a model for those who wait for one."""
+        if (waiting := _ANSWERS.get()) is not None:
+            waiting.append(run_id)
+
     def _end(self, run: UUID, error: BaseException | None) -> None:
         self._graphs.pop(run, None)
         for ended in self._watchers.pop(run, ()):
@@ -217,6 +236,20 @@ class GraphRuns(BaseCallbackHandler):
     def watch(self, graph: UUID, ended: OnEnded) -> None:
         """Call `ended` once with the error that ends a graph, or with None."""
         self._watchers.setdefault(graph, []).append(ended)
+
+
+_ANSWERS: ContextVar[list[UUID] | None] = ContextVar("hardwon_answers", default=None)
+
+
+@contextmanager
+def collect_answers() -> Iterator[list[UUID]]:
+    """Give a list that gets the run of each model that answers in the body: other middleware may answer instead."""
+    answers: list[UUID] = []
+    token = _ANSWERS.set(answers)
+    try:
+        yield answers
+    finally:
+        _ANSWERS.reset(token)
 
 
 GRAPHS = GraphRuns()

@@ -1,10 +1,20 @@
 """How runs end in the middleware and in functions: only a whole answer after working calls is a success."""
 
+import asyncio
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import ModelCallLimitMiddleware, ToolCallLimitMiddleware
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    ModelCallLimitMiddleware,
+    ModelFallbackMiddleware,
+    ModelRetryMiddleware,
+    PIIMiddleware,
+    ToolCallLimitMiddleware,
+    hook_config,
+)
+from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from tests.runtime.integrations.scripted import call, create_agent, last, model
@@ -25,9 +35,11 @@ def answer(order: str = "A-1") -> str:
     return "done"
 
 
-def run(library, *script, middleware: Any = (), tools: Any = (act, answer)):
-    agent = create_agent(model(*script), list(tools), middleware=[ExperienceMiddleware(library), *middleware])
-    agent.invoke({"messages": [("user", "Act.")]})
+def run(library, *script, middleware: Any = (), tools: Any = (act, answer), chat: Any = None, in_loop: bool = False):
+    chat = chat or model(*script)
+    agent = create_agent(chat, list(tools), middleware=[ExperienceMiddleware(library), *middleware])
+    request = {"messages": [("user", "Act.")]}
+    asyncio.run(agent.ainvoke(request)) if in_loop else agent.invoke(request)
     return last(library)
 
 
@@ -69,6 +81,74 @@ def test_a_whole_answer_is_a_success(library, reason):
 def test_a_limit_that_ends_a_run_politely_is_no_success(library, limit):
     episode = run(library, *(call("act", str(n)) for n in range(9)), middleware=[limit])
     assert (episode.success, episode.score, episode.steps[-1].reward) == (None, 0.0, 0.0)
+
+
+class Polite(AgentMiddleware):
+    """Ends a run by its own count, in words that no rule knows, at one of its hooks."""
+
+    def __init__(self, hook, most=1):
+        super().__init__()
+        self.hook, self.most = hook, most
+        self.message = AIMessage("Many thanks, here is where we part.")
+
+    def end(self, hook, state):
+        count = sum(message.type == "tool" for message in state["messages"])
+        return {"jump_to": "end", "messages": [self.message]} if hook == self.hook and count >= self.most else None
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state, runtime):
+        return self.end("before_model", state)
+
+    @hook_config(can_jump_to=["end"])
+    def after_model(self, state, runtime):
+        return self.end("after_model", state)
+
+    def after_agent(self, state, runtime):
+        return self.end("after_agent", state) and {"messages": [self.message]}
+
+    def wrap_model_call(self, request, handler):
+        return self.message if self.end("wrap", request.state) else handler(request)
+
+    async def awrap_model_call(self, request, handler):
+        return self.message if self.end("wrap", request.state) else await handler(request)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize("hook", ["before_model", "after_model", "after_agent", "wrap"])
+def test_an_answer_that_is_not_the_models_is_no_success(library, hook, in_loop):
+    episode = run(library, call("act"), AIMessage("Done."), middleware=[Polite(hook)], in_loop=in_loop)
+    assert (len(episode.steps), episode.success) == (1, None)
+    assert run(library, call("act"), AIMessage("Done."), middleware=[Polite(hook, 9)], in_loop=in_loop).success is True
+
+
+class Unreachable(GenericFakeChatModel):
+    def bind_tools(self, tools, **settings):
+        return self
+
+    def _generate(self, messages, *args, **settings):
+        if any(message.type == "tool" for message in messages):
+            raise ConnectionError("refused")
+        return super()._generate(messages, *args, **settings)
+
+
+def test_an_excuse_for_a_model_that_cannot_be_reached_is_no_success(library):
+    retry = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, on_failure=lambda error: "See you tomorrow.")
+    assert run(library, middleware=[retry], chat=Unreachable(messages=iter([call("act")]))).success is None
+
+
+class Rewriting(AgentMiddleware):
+    """Edits the model's answers, as it is or as a new message."""
+
+    def wrap_model_call(self, request, handler):
+        message = handler(request).result[0]
+        return AIMessage(message.content and f"{message.content}!", tool_calls=message.tool_calls)
+
+
+@pytest.mark.parametrize(
+    "other", [Rewriting(), PIIMiddleware("email", apply_to_output=True), ModelFallbackMiddleware(model())]
+)
+def test_an_edited_answer_of_the_model_is_a_success(library, other):
+    assert run(library, call("act"), AIMessage("Done, a@b.example."), middleware=[other]).success is True
 
 
 def test_a_result_that_is_the_answer_is_a_success(library):
