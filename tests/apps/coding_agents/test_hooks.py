@@ -144,6 +144,7 @@ FIXES = {
         [("pytest t", False), ("ls", True), ("DB=x.db pytest t", True)],
         'First `Bash(command="DB=x.db pytest t")`.',
     ),
+    "program": ([("npm test", False), ("pnpm test", True)], 'First `Bash(command="pnpm test")`.'),
     "place": ([("pytest t", False), (".venv/bin/pytest t", True)], 'First `Bash(command=".venv/bin/pytest t")`.'),
 }
 

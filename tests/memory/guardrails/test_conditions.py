@@ -64,7 +64,7 @@ def test_a_condition_is_true_or_not(condition, true):
         ({"text": "a", "fact": {}}, "must have exactly one of"),
         (["text"], "must have exactly one of"),
         ({"texts": "a"}, "condition has 'texts'; use one of all, any"),
-        ({"all": []}, "'all' needs a list of conditions, not \\[\\]"),
+        ({"any": []}, "'any' needs a list of conditions, not \\[\\]"),
         ({"any": {"text": "a"}}, "'any' needs a list of conditions"),
         ({"all": [{"text": 3}]}, "'text' needs text, not 3"),
         ({"not": "locked"}, "must have exactly one of"),

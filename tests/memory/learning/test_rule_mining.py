@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
-from hardwon.memory.guardrails.conditions import guard_key
+from hardwon.memory.guardrails.conditions import ALWAYS, guard_key
 from hardwon.memory.learning.consolidation import read_common_words
 from hardwon.memory.learning.rule_mining import RATE_LIMITS, RuleMiner
 from hardwon.memory.learning.tuning import TUNING
@@ -239,6 +239,52 @@ def test_an_action_that_always_fails_is_forbidden(library, episode):
     assert not library.check(state, "shake drawer").allowed
     assert library.check(state, "open drawer").allowed
     assert library.episodes.steps(library.items.find(["guardrail"])[0].provenance)[0].action == "shake drawer"
+
+
+SERVICES = ("api", "web", "mail", "search", "auth", "billing", "cart", "login")
+
+
+@pytest.mark.parametrize(
+    ("write", "forbidden"),
+    [
+        ("deploy(service={0}, region=eu)", "deploy(service={1}, region=eu)"),
+        ("deploy(region=eu, service={0})", "deploy(region=eu, service={2})"),
+        ("deploy(service={0}, region=eu, by={0})", "deploy(service={1}, region=eu, by={3})"),
+        ("deploy(region=eu)", None),
+        ("deploy({0}, eu)", None),
+        ("put {0} in eu", None),
+    ],
+)
+def test_a_value_that_always_fails_is_forbidden_whatever_the_other_arguments(library, episode, write, forbidden):
+    """Only of a named argument: the words of a command depend on the situation; a call without others has a rule."""
+    texts = [f"Deploy {service} for {service}." for service in SERVICES]  # no two situations are alike
+    for service, see in zip(SERVICES, texts, strict=True):
+        steps = episode(write.format(service), see=see, failure=Failure.TOOL_ERROR, library=library).steps
+        works = episode(write.format(service).replace("eu", "us"), see=see, library=library).steps
+        library.record(Trajectory("find the spoon", (*steps, *works), success=True))
+        library.evolve()
+    rules = [item for item in library.items.find(["guardrail"]) if item.condition == ALWAYS]
+    assert [item.forbids for item in rules] == ([forbidden] if forbidden else [])
+    if forbidden:
+        new = episode(see="Deploy chat.").steps[0].pre
+        assert not library.check(new, write.format("chat")).allowed
+        assert library.check(new, write.format("chat").replace("eu", "us")).allowed
+        (rule,) = rules
+        assert rule.body == "Failed in 8 of 8 episodes whatever the other arguments"
+        library.record(episode(write.format("chat"), see="Deploy chat.", library=library))
+        assert library.evolve().count("added") == 0
+        assert library.check(new, write.format("chat")).allowed, "it has worked since"
+
+
+def test_a_value_that_worked_once_or_with_one_thing_alone_is_not_forbidden(library, episode):
+    """Nothing follows for other things, nor from failures before a success."""
+    for number in range(3 * len(SERVICES)):
+        service, failure = SERVICES[number % 8], Failure.NONE if number % 8 == 7 else Failure.TOOL_ERROR
+        see = f"Deploy {service} for {service}."
+        library.record(episode(f"deploy(service={service}, region=eu)", see=see, failure=failure, library=library))
+        library.record(episode("deploy(service=api, region=us)", failure=Failure.TOOL_ERROR, library=library))
+        library.evolve()
+    assert not [item for item in library.items.find(["guardrail"]) if "{1}" in (item.forbids or "")]
 
 
 def test_rate_limits_are_exact(library, episode):

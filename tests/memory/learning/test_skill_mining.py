@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.memory.learning import skill_mining
-from hardwon.memory.learning.generalization import common, find_changes, generalise
+from hardwon.memory.learning.generalization import common, find_changes, find_replacement, generalise
 from hardwon.memory.learning.skill_mining import (
     SkillMiner,
     find_preparation,
@@ -140,6 +140,54 @@ def test_other_arguments_of_the_same_tool_may_be_what_made_it_work(failed, fixed
     assert find_changes(failed, fixed) == changes
     runs = [run.changes for _, run, _ in repairs(walk((failed, 0, 0.0, FAILED), (fixed, 1)))]
     assert runs == ([changes] if changes else [])
+
+
+@pytest.mark.parametrize(
+    ("failed", "fixed", "program"),
+    [
+        ('bash(command="npm test")', 'bash(command="pnpm test")', "pnpm"),
+        ('bash(command="npm run build -- a")', 'bash(command="yarn run build -- a")', "yarn"),
+        ('bash(command="docker-compose up -d")', 'bash(command="docker compose up -d")', "docker compose"),
+        ('bash(command="brew install jq")', 'bash(command="apt-get install jq")', "apt-get"),
+        ('search(word="fee")', 'lookup(word="fee")', "lookup"),
+        ('bash(command="brew install jq")', 'bash(command="apt-get install rg")', ""),
+        ('bash(command="pytest a.py")', 'bash(command="cat a.py")', ""),
+        ('bash(command="npm test")', 'bash(command="cd a && pnpm test")', ""),
+        ('bash(command="npm test")', 'bash(command="npm ci")', ""),
+        ('bash(command="npm test")', 'bash(command="npm test")', ""),
+        ('bash(command="make")', 'bash(command="ninja")', ""),
+        ('search(word="fee")', 'lookup(word="fees")', ""),
+        ('search(word="fee")', 'lookup(name="fee")', ""),
+        ("search()", "lookup()", ""),
+        ("search(fee)", "lookup(fee)", ""),
+        ("open gate", "unlock gate", ""),
+    ],
+)
+def test_another_program_or_tool_may_do_what_a_failed_one_should(failed, fixed, program):
+    """With the same subcommand or named arguments; what looks at the same file has another purpose."""
+    assert find_replacement(failed, fixed) == program
+    steps = walk((failed, 0, 0.0, FAILED), ("look", 1), (fixed, 2))
+    if failed != fixed:
+        found = [(run.actions, run.changes) for _, run, _ in repairs(steps)]
+        assert found == ([((fixed,), (("", "{}", program),))] if program else [])
+
+
+def test_what_prepared_the_same_call_is_no_replacement():
+    """Unlocking a door does not open it: the call worked after it."""
+    steps = walk(("open(door=a)", 0, 0.0, FAILED), ("unlock(door=a)", 1), ("open(door=a)", 2))
+    assert [actions(run) for _, run, _ in repairs(steps)] == [["unlock(door=a)", "open(door=a)"]]
+
+
+@pytest.mark.parametrize(("direct", "n"), [(0, 1), (4, 0)])
+def test_another_program_is_a_fix_only_while_the_first_one_fails(library, direct, n):
+    """Who runs the first one with success shows that it works here."""
+    failed, fixed = ('bash(command="npm test")', 0, 0.0, FAILED), ('bash(command="pnpm test")', 1)
+    for number in range(4 + direct):
+        steps = walk(failed, fixed) if number < 4 else walk(('bash(command="npm test")', 1))
+        library.record(Trajectory("test it", tuple(steps), True, id=f"e{number}"))
+        library.evolve()
+    items = [item for item in library.items.find(["remedy"]) if item.title.startswith("First `bash")]
+    assert len(items) == n
 
 
 def test_who_runs_a_mended_command_at_once_does_not_show_that_the_plain_one_works(library):

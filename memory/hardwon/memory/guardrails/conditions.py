@@ -10,7 +10,7 @@ A condition is a tree of plain values, so it is stored, read and checked without
     {"text": "is locked"}              the observation or a note contains this text
     {"fact": {"front": "wall"}}        a fact equals a value, or a listing contains it
     {"signature": "9f..."}             the state belongs to this cluster
-    {"all": [...]}, {"any": [...]}, {"not": {...}}
+    {"all": [...]}, {"any": [...]}, {"not": {...}}; an empty "all" is always true
 
 A pattern is an action with holes: `eat {1}`, `cook {1} in stove`. A word as an argument stands for its kind:
 `cook {1} in stove` also forbids `cook carrot in old stove`. A word with a number stands for itself:
@@ -37,6 +37,8 @@ _FILED = ("around", "told", "mark", "again")
 """Operators of the conditions that rules create; guardrails are indexed by them."""
 ConditionPlace = tuple[str, str, str]
 """Where a guardrail is filed: the verb of its action, and an operator with its operand."""
+ALWAYS: Mapping[str, Any] = {"all": []}
+"""Condition of a guardrail that holds in any situation."""
 _OPERATORS = ("all", "any", "not", "around", "told", "mark", "again", "text", "fact", "signature")
 
 
@@ -48,7 +50,7 @@ def validate(condition: Mapping[str, Any]) -> None:
     if operator not in _OPERATORS:
         raise ConfigError(f"condition has {operator!r}; use one of {', '.join(_OPERATORS)}.")
     if operator in ("all", "any"):
-        if not isinstance(operand, list) or not operand:
+        if not isinstance(operand, list) or (operator == "any" and not operand):
             raise ConfigError(f"condition {operator!r} needs a list of conditions, not {operand!r}.")
         for part in operand:
             validate(part)
@@ -171,6 +173,8 @@ def _iter_subsets(filed: Mapping[frozenset[str], list[Item]], named: frozenset[s
 
 def guard_key(item: Item) -> str:
     """Return the key under which the steps behind a rule-made guardrail are filed."""
+    if item.condition == ALWAYS:
+        return f"{GUARD_MARK}{item.forbids}"
     operator, operand = next(iter((item.condition or {"around": ""}).items()))
     return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}" if operator in _FILED else ""
 
@@ -340,12 +344,12 @@ class Guard:
         """Return the keys of the rule-made guardrails that forbid an action in this situation.
 
         The outcome of the action is counted under these keys. If the structural words have changed since a guardrail
-        was created, no other key of the step leads to it.
+        was created, no other key of the step leads to it. A call is counted in any situation anyway.
         """
         if parse_action(action).verb not in self._operators:
             return ()
         items = [item for item in self.forbidding(Attempt(situation, action)) if item.writer == "rules"]
-        return tuple(key for key in map(guard_key, items) if key)
+        return tuple(key for item in items if item.condition != ALWAYS and (key := guard_key(item)))
 
     def active(self, attempts: Iterable[Attempt]) -> tuple[Item, ...]:
         """Return the guardrails that forbid at least one of these actions, without duplicates."""

@@ -99,6 +99,26 @@ def find_changes(failed: str, fixed: str) -> tuple[ArgumentChange, ...]:
     )  # fmt: skip
 
 
+def find_replacement(failed: str, fixed: str) -> str:
+    """Return the tool with the same arguments, or the program with the same subcommand, that another call used instead.
+
+    `pnpm test` for `npm test`, and `lookup(word="fee")` for `search(word="fee")`, but not `cat a.py` for `pytest a.py`,
+    which looks at the same thing for another purpose. Empty if it is no such call.
+    """
+    old, new = parse_action(failed), parse_action(fixed)
+    before, after = ({part.name: part for part in call.parts} for call in (old, new))
+    if not before or not all((*before, *after)) or before.keys() != after.keys():
+        return ""
+    changed = [name for name in before if before[name].value != after[name].value]
+    if old.verb != new.verb or len(changed) != 1:
+        return "" if changed or old.verb == new.verb else new.verb
+    was, now = before[changed[0]], after[changed[0]]
+    (program, *rest), words = was.frame.split() or [""], now.frame.split()
+    given = words[: len(words) - len(rest)]
+    is_same = bool(rest) and words[len(given) :] == rest and was.slots == now.slots and rest[0].isalpha()
+    return " ".join(given) if is_same and 0 < len(given) < 3 and given[0] != program else ""
+
+
 def find_addition(failed: str, fixed: str) -> str:
     """Return what a command has beyond a failed one: a variable, a folder, a flag; empty if it is another command.
 

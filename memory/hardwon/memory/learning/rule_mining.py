@@ -2,6 +2,7 @@
 
 `RuleMiner` reads the changed cells of the value table and proposes candidates; the curator decides on admission. A
 guardrail needs a pattern that failed in almost every episode under one condition, and in several since it last worked.
+A value of one argument of a tool may also have failed in any situation, whatever the other arguments were.
 A general pattern with an open argument needs more episodes than one that names its arguments. A call that succeeds
 elsewhere needs more episodes than one that never did. An episode is one piece of evidence, however many steps it has. A
 strategy is an action with a clearly higher return under a condition than on average, and than under every more general
@@ -13,11 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
 
-from hardwon.memory.guardrails.conditions import guard_key
+from hardwon.memory.guardrails.conditions import ALWAYS, guard_key
 from hardwon.memory.guardrails.thinning import is_made_by_rules
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
+from hardwon.memory.situations.actions import pattern_of, single_arguments
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
 from hardwon.memory.situations.keys import GUARD_MARK, TOLD
@@ -31,7 +33,7 @@ from .tuning import TUNING
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
 """Largest number of items per kind that one call of `evolve` adds (SLEA-RL: 10 strategies, 5 warnings)."""
-_WHERE = {"again": "when it had just failed and nothing was done in between"}
+_WHERE = {"again": "when it had just failed and nothing was done in between", "": "whatever the other arguments"}
 """By operator of the condition: where the failures occurred, for the body of the item."""
 _WIDER = (1, 3)
 """Numbers of the parts of a key that wider conditions have: the counts, and also the flags and lists, but no words."""
@@ -150,11 +152,13 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator = condition.partition(" ")[0]
     # An empty action, or an action that itself contains " @ ", does not split into a pattern and a condition.
-    if not pattern or key == ANY_AGAIN or operator not in ("around", "told", "mark", "again"):
+    if not pattern or key == ANY_AGAIN or operator not in ("", "around", "told", "mark", "again"):
         return None
-    wide = "{1}" in pattern and not (operator == "again" and _is_in_vain(values))
+    if not operator and (pattern not in single_arguments(cell.bad_action) or pattern == pattern_of(cell.bad_action)):
+        return None
+    wide = not operator or ("{1}" in pattern and not (operator == "again" and _is_in_vain(values)))
     # If only one object failed, nothing follows for other objects of the same kind.
-    if wide and operator in ("around", "again") and not cell.several_bad:
+    if wide and operator in ("", "around", "again") and not cell.several_bad:
         return None
     losing = cell.lost >= TUNING.lost_share * cell.failed
     needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
@@ -164,33 +168,34 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
     if cell.streak >= needed and cell.failed >= TUNING.guardrail_failure_rate * cell.episodes and outweighs:
         return "guardrail"
     is_frequent = cell.failed >= TUNING.warning_episodes and cell.failed >= TUNING.warning_rate * cell.episodes
-    return "warning" if is_frequent else None
+    return "warning" if is_frequent and operator else None
 
 
 def _build_failure_item(key: str, cell: Cell, kind: Kind) -> Item:
     """Return the guardrail or warning for the failures in a cell."""
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
+    where = {operator: operand} if operator else ALWAYS
     # Several actions failed: the last one shows the form, and the pattern what they share.
     examples = (cell.bad_action,) * (1 + cell.several_bad)
     # The id is derived from the wording of earlier versions, so existing items keep their ids.
     if kind == "guardrail":
-        title, legacy = guardrail_title(pattern, {operator: operand}, examples), f"do not `{pattern}`"
+        title, legacy = guardrail_title(pattern, where, examples), f"do not `{pattern}`"
     else:
-        title, legacy = warning_title(pattern, {operator: operand}, examples), f"`{pattern}` mostly fails"
-    legacy_title = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
+        title, legacy = warning_title(pattern, where, examples), f"`{pattern}` mostly fails"
+    legacy_title = f"{legacy} when {condition_words(where, pattern)}" if operand else legacy
     return Item(
         kind,
         title,
         f"Failed in {cell.failed} of {cell.episodes} episodes {_WHERE.get(operator, 'here')}",
-        condition={operator: operand},
+        condition=where,
         forbids=pattern,
         provenance=tuple(cell.bad_steps),
         episodes=cell.failed,
         confidence=round((cell.failed + 1) / (cell.episodes + 2), 3),
         source="experience",
         writer="rules",
-        id=identify(Item(kind, legacy_title, condition={operator: operand}, forbids=pattern)),
+        id=identify(Item(kind, legacy_title, condition=where, forbids=pattern)),
     )
 
 

@@ -23,7 +23,16 @@ from hardwon.memory.situations.titles import choice_title, fill_holes, name_argu
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.testimony import REQUESTS
 
-from .generalization import ArgumentChange, CallUse, common, find_changes, find_choice, find_needed, generalise
+from .generalization import (
+    ArgumentChange,
+    CallUse,
+    common,
+    find_changes,
+    find_choice,
+    find_needed,
+    find_replacement,
+    generalise,
+)
 from .tuning import TUNING
 
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
@@ -288,7 +297,7 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
     """Yield (failure, run, has_worked) for each attempt to make an action work after it failed.
 
     A run has the successful steps after the failure and ends with the repeated action, or with the same tool and other
-    arguments. The attempts of a failure end with the first that worked.
+    arguments; or it is the same with another program or tool. The attempts of a failure end with the first that worked.
     """
     for t, failed in enumerate(steps):
         if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
@@ -308,13 +317,32 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
                 yield failed.diagnosis.failure.value, run, has_worked
             if has_worked:
                 break
+        yield from _replacements(failed, steps[t + 1 : t + 2 + TUNING.repair_within])
+
+
+def _replacements(failed: Step, later: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
+    """Yield the attempts with another program or tool, if the one that failed was not tried again."""
+    if any(step.action == failed.action or find_changes(failed.action, step.action) for step in later):
+        return
+    for step in later:
+        if program := find_replacement(failed.action, step.action):
+            run = _run([step], gain=step.reward)
+            run.failed, run.changes = failed.action, (("", "{}", program),)
+            yield failed.diagnosis.failure.value, run, step.diagnosis.success
+            if step.diagnosis.success:
+                break
 
 
 def _has_old_values(action: str, changes: Sequence[ArgumentChange]) -> bool:
-    """Return whether a call has the arguments with which it failed, without what was added to a command."""
+    """Return whether a call has the arguments with which it failed, without what was added to a command.
+
+    A change without a name is of the program or tool, and says nothing of the arguments.
+    """
     values = {part.name: part.value for part in parse_action(action).parts}
     return all(
-        values.get(name, "") == old or (old == "{}" and name in values and not (new and new in values[name]))
+        not name
+        or values.get(name, "") == old
+        or (old == "{}" and name in values and not (new and new in values[name]))
         for name, old, new in changes
     )
 

@@ -320,6 +320,16 @@ def pattern_of(action: str, *, keep_first: bool = False) -> str:
     return fill(parsed.template, heads)
 
 
+def single_arguments(action: str) -> tuple[str, ...]:
+    """Return a call with each of its named arguments alone: `pay(to=card, by={2})` and `pay(to={1}, by=mail)`."""
+    parsed = parse_action(action)
+    holes = [f"{{{number}}}" for number in range(1, len(parsed.slots) + 1)]
+    if len(holes) < 2 or not all(part.name for part in parsed.parts):
+        return ()
+    alone = ([*holes[:at], head, *holes[at + 1 :]] for at, head in enumerate(parsed.heads) if head != holes[at])
+    return tuple(fill(parsed.template, heads) for heads in alone) if parsed.parts else ()
+
+
 @lru_cache(maxsize=65536)
 def _bound(wanted: ParsedAction, tried: ParsedAction) -> tuple[tuple[str, str], ...] | None:
     """Return the values of a pattern's placeholders in an action, or None if it does not match."""

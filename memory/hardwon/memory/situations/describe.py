@@ -68,11 +68,11 @@ def key_words(key: str, action: str = "") -> list[str]:
 
 def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> str:
     """Return a guardrail's condition as a clause that follows "when"."""
-    if not condition:
-        return "always"
-    operator, operand = next(iter(condition.items()))
+    operator, operand = next(iter((condition or {"all": []}).items()))
     names = parse_action(pattern).slots
     match operator:
+        case "all" if not operand:
+            return "always"
         case "all" | "any":
             if operator == "any" and len(operand) > 1 and all("signature" in part for part in operand):
                 return f"the situation is one of {len(operand)} known ones"

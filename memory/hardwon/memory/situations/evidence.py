@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hardwon.memory.records import Failure
 
-from .actions import parse_action, pattern_of
+from .actions import parse_action, pattern_of, single_arguments
 from .keys import GUARD_MARK
 
 _AROUND = " @ around "
@@ -99,8 +99,8 @@ def call_key(pattern: str) -> str:
 
 @lru_cache(maxsize=8192)
 def call_keys(action: str) -> tuple[str, ...]:
-    """Return the keys that count this call: with its arguments, and with a placeholder for the first one."""
-    patterns = (pattern_of(action, keep_first=True), pattern_of(action))
+    """Return the keys that count this call: with its arguments, without the first, and with each named one alone."""
+    patterns = (pattern_of(action, keep_first=True), pattern_of(action), *single_arguments(action))
     return tuple(key for key in map(call_key, dict.fromkeys(patterns)) if key.startswith(GUARD_MARK))
 
 

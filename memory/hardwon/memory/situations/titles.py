@@ -216,6 +216,8 @@ def _when(condition: Mapping[str, Any], pattern: str) -> str:
             clauses = [_read_mark(mark, number, _find_verb(pattern), names)]
         case "again":
             clauses = ["it has just failed and nothing was done since"]
+        case "all" if not operand:
+            clauses = []
         case _:
             clauses = [_HOLE.sub(lambda hole: _name(hole[1], names), condition_words(condition))]
     if parse_action(pattern).parts:  # what a call names need not be in sight
