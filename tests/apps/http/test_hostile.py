@@ -221,6 +221,22 @@ def test_a_field_of_a_list_is_named_with_the_closest_one(client):
     assert "body.episodes.0.steps.0.acton: there is no such field. Did you mean 'action'?" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/v1/items?limt=3", "query.limt: there is no such field. Did you mean 'limit'?"),
+        ("/v1/stats?namespce=x", "query.namespce: there is no such field. Did you mean 'namespace'?"),
+        ("/v1/events?follow=false&since=3&limit=1", "query.since: there is no such field. There are: "),
+        ("/v1/search?q=spoon", "query.q: there is no such field. There are: text, "),
+        ("/v1/why?words=spoon", "query.words: there is no such field. There are: about, "),
+    ],
+)
+def test_an_unknown_parameter_of_an_address_is_named_with_the_closest_one(client, address, words):
+    answer = client.get(address)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(words), answer.json()["detail"]
+
+
 # ---- damage
 
 

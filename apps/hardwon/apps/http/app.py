@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -36,7 +36,7 @@ from .routes.place import StepQueue
 from .state.reader import BackgroundReader
 from .state.shelf import Shelf
 from .state.watch import Measures, Watch
-from .unknown import Unknown
+from .unknown import Unknown, refuse_parameters
 
 ABOUT = """
 Record the experience of agents, and recall what they learned. Every call concerns one `namespace` of one library. If
@@ -75,7 +75,7 @@ def create_app(
     app.state.reader = None if extractor is None else BackgroundReader(shelf, extractor, app.state.measures)
     app.state.stopping = asyncio.Event()
     for router in _ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_parameters)])
     _add_own_routes(app)
     problems.install(app)
     _describe(app)

@@ -1,8 +1,11 @@
-"""Unknown paths: answered with a problem that names the nearest existing paths, instead of HTML."""
+"""Unknown paths and parameters: answered with a problem that names the nearest existing ones, instead of HTML."""
 
 import difflib
 from collections.abc import Iterable
 
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,6 +15,21 @@ from .access.problems import problem
 NEAREST = 3
 """Largest number of suggested paths."""
 API = "/v1"
+
+
+def refuse_parameters(request: Request) -> None:
+    """Refuse a request with a parameter in its address that its route does not have: it would have no effect."""
+    accepted = list_parameters(request.scope["route"].dependant) if request.query_params else []
+    if unknown := [name for name in request.query_params if name not in accepted]:
+        raise RequestValidationError(
+            [{"type": "extra_forbidden", "loc": ("query", name), "msg": ""} for name in unknown]
+        )
+
+
+def list_parameters(dependant: Dependant) -> list[str]:
+    """Return the names of the parameters that a route and its dependencies read from the address."""
+    own = [field.alias for field in dependant.query_params]
+    return own + [name for each in dependant.dependencies for name in list_parameters(each)]
 
 
 class Unknown:

@@ -109,8 +109,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        schema = _read_schema(request)
-        words = (sentence(each, schema) for each in error.errors()[:5])
+        words = (sentence(each, _read_schema(request, each["loc"][0])) for each in error.errors()[:5])
         return problem(422, " ".join(words), "ConfigError", _id(request))
 
     @app.exception_handler(HTTPException)
@@ -118,10 +117,12 @@ def install(app: FastAPI) -> None:
         return problem(error.status_code, str(error.detail), "", _id(request), dict(error.headers or {}))
 
 
-def _read_schema(request: Request) -> Mapping[str, Any]:
-    """Return the JSON schema of the body that a request should have."""
+def _read_schema(request: Request, place: str = "body") -> Mapping[str, Any]:
+    """Return the JSON schema of the body that a request should have, or of the parameters in its address."""
     described = request.app.openapi()
     operation = described["paths"].get(request.scope["route"].path, {}).get(request.method.lower(), {})
+    if place == "query":
+        return {"properties": {each["name"]: {} for each in operation.get("parameters", ()) if each["in"] == place}}
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     return {**content.get("schema", {}), "$defs": described.get("components", {}).get("schemas", {})}
 
