@@ -103,7 +103,7 @@ def test_every_door_says_whether_advice_helps(filled, hardwon):
     path, _ = filled
     with ExperienceLibrary.open(path) as library:
         says = library.admin.stats()["advice"]["says"]
-    assert says.startswith("not measured yet: 0 episodes with advice, 1 without")
+    assert says.startswith("not measured yet: 0 episodes were drawn to have advice, 1 to have none")
     assert says in " ".join(hardwon("memory", "stats", path).stdout.split())
     with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1:8420") as client:
         assert client.get("/v1/stats").json()["advice"]["says"] == says

@@ -57,7 +57,7 @@ def test_the_difference_of_two_worlds_by_hand():
 def test_worlds_with_only_one_arm_say_nothing():
     gain = measure_advice([(1, False, True, 1.0), (2, False, False, 0.0)])
     assert (gain.difference, gain.is_off) == (None, False)
-    assert gain.says.startswith("not measured yet: 1 episodes with advice, 1 without")
+    assert gain.says.startswith("not measured yet: 1 episodes were drawn to have advice, 1 to have none")
 
 
 def fill(library, shown, withheld):

@@ -111,8 +111,8 @@ class AdviceGain:
     def says(self) -> str:
         """Return the answer to "does it help?" as a sentence."""
         if self.difference is None or self.low is None or self.high is None:
-            counts = f"{self.shown} episodes with advice, {self.withheld} without"
-            return f"not measured yet: {counts}; from 20 episodes on, one run in ten gets no advice, at random"
+            counts = f"{self.shown} episodes were drawn to have advice, {self.withheld} to have none"
+            return f"not measured yet: {counts}; the draw begins after 20 episodes, and gives none to one run in ten"
         word = "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
         off = "; switched off, and shown in one of ten episodes to measure it again" if self.is_off else ""
         points, low, high = (f"{100 * value:+.0f}" for value in (self.difference, self.low, self.high))
