@@ -32,7 +32,7 @@ from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.access.auth import Caller, Tokens
 from hardwon.apps.http.state import runs
 from hardwon.apps.render.failures import name_failure
-from hardwon.apps.render.views import describe_step
+from hardwon.apps.render.views import describe_end, describe_step
 from hardwon.apps.shared.explain import explain
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.errors import LibraryForbidden, UnknownName
@@ -231,6 +231,54 @@ def test_search_finds_lessons_steps_and_episodes(own, episode):
         assert "shake drawer" in [hit.what.action for hit in found["steps"]]
         assert search_page.find_everything(library, newest["id"])["episodes"] == [newest]
         assert not any(search_page.find_everything(library, "").values())
+
+
+class Place:
+    """An element of a page that collects what is added inside of it."""
+
+    def __init__(self, added):
+        self.added = added
+
+    def classes(self, names):
+        return self
+
+    def clear(self):
+        self.added.clear()
+
+    __enter__ = __exit__ = lambda self, *what: None
+
+
+@pytest.mark.parametrize("answer", ["everything", UnknownName("it is gone")], ids=["found", "failed"])
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_a_page_that_takes_long_says_so_and_is_filled_in(monkeypatch, seconds, answer):
+    """One that does not has its contents at once; an error is a page of its own, or stands in the page."""
+    added: list[str] = []
+    timers: list[Any] = []
+    timer = SimpleNamespace(element=lambda _: Place(added), timer=lambda *_, **__: timers.append(_[1]))
+    for name, value in {"PATIENCE": 0.05, "framed": nullcontext, "ui": timer, "html": added.append}.items():
+        monkeypatch.setattr(frame, name, value if name != "framed" else lambda *_: nullcontext())
+
+    async def read(what):
+        await asyncio.sleep(seconds)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def visit():
+        room: Any = SimpleNamespace(read=read)
+        await frame.show(room, "Lessons", "/items", lambda library: answer, added.append)
+        seen.extend(added)
+        for fill in timers:
+            await fill()
+
+    seen: list[str] = []
+    if seconds or answer == "everything":
+        asyncio.run(visit())
+        assert seen == ["everything"] if not seconds else "Reading the library" in "".join(seen)
+        assert added == ["everything"] if answer == "everything" else "It is gone" in "".join(added)
+    else:
+        with pytest.raises(UnknownName):
+            asyncio.run(visit())
 
 
 @pytest.mark.parametrize(("theme", "expected"), [("", "prefers-color-scheme: dark"), ("dark", "color-scheme: dark;")])
@@ -453,7 +501,7 @@ def test_a_page_that_a_damaged_row_breaks_is_an_error_page():
     ],
 )
 def test_the_end_of_an_episode_is_named_once_and_in_words(success, ending, words):
-    assert episode_pages.describe_end({"success": success, "ending": ending}) == words
+    assert describe_end({"success": success, "ending": ending}) == words
 
 
 def test_pages_of_an_empty_library_lead_to_the_line_that_connects_an_agent():

@@ -9,6 +9,7 @@ from nicegui import events, ui
 from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import (
     LabeledLine,
+    describe_end,
     describe_step,
     format_count,
     format_earlier_step,
@@ -24,7 +25,7 @@ from hardwon.memory.situations.titles import fill_holes
 from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from . import figures
-from .frame import Room, filters, framed, html, page
+from .frame import Room, filters, framed, html, page, show
 from .markup import EMPTY, Html, Link, choice, count, linked, pager, pairs, section, shorten, table, tag
 from .search_page import add_forget_button
 
@@ -45,18 +46,19 @@ def add(api: FastAPI) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     ) -> None:
         query = {"text": text, "ended": ended, "played": played}
-        everything = await room.read(lambda library: lists.sort_episodes(library.episodes.find()))
-        rows = [row for row in everything if _is_wanted(row, query)]
-        with framed(room, "Episodes", "/episodes"):
+
+        def read(library: ExperienceLibrary) -> list[dict[str, Any]]:
+            return lists.sort_episodes(library.episodes.find())
+
+        def render(everything: Sequence[Mapping[str, Any]]) -> None:
+            rows = [row for row in everything if _is_wanted(row, query)]
             if everything:
                 html(section("Find", _render_filters(room, query, sorted({row["arm"] for row in everything}))))
             listed = _render_list(rows[offset : offset + PAGE], room.link, is_filtered=len(rows) < len(everything))
-            html(
-                section(
-                    count(len(rows), "episode"), listed,
-                    pager(room.link, "/episodes", len(rows), PAGE, offset, query),
-                )
-            )  # fmt: skip
+            pages = pager(room.link, "/episodes", len(rows), PAGE, offset, query)
+            html(section(count(len(rows), "episode"), listed, pages))
+
+        await show(room, "Episodes", "/episodes", read, render)
 
     @page(api, "/episodes/{episode_id}")
     async def episode(
@@ -188,14 +190,6 @@ def _render_question(room: Room, about: str, trace: Mapping[str, Any] | None) ->
         ]
     )
     return section("Why was it told this, or not?", form, *answer)
-
-
-def describe_end(row: Mapping[str, Any]) -> str:
-    """Return how an episode ended: `failed: the task was lost`; an ending that adds nothing is left out."""
-    outcome, ending = format_success(row["success"]), row["ending"]
-    if ending in ("success", "done", outcome, ""):
-        return outcome
-    return f"{outcome}: {name_failure(ending).replace('_', ' ')}"
 
 
 def _render_fact(fact: tuple[str, str]) -> Html:

@@ -4,6 +4,7 @@ A page is a function of a `Room` and the parameters of the address that adds ele
 thread, so that a slow page does not block others.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
@@ -43,6 +44,8 @@ DARK_BUTTONS = "--q-primary: #3f86da !important; --q-negative: #e5534b !importan
 """Colors of NiceGUI's buttons in the dark theme, readable as text on the page and as a ground for white text."""
 THEMES = ("", "dark", "light")
 """Names of the themes; "" follows the system."""
+PATIENCE = 0.3
+"""Seconds after which a page that is still being read appears without its contents."""
 THEME_COOKIE = "hardwon_theme"
 _SWITCH_BUTTONS = ".light-system { display: none; } .dark-system { display: inline-block; }"
 """Style of the two buttons of `_render_theme` if the system is dark."""
@@ -239,6 +242,33 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
     with ui.element("div").classes("page").props('id=main tabindex="-1"'):
         html(tag("h1", linked(title)))
         yield
+
+
+async def show(
+    room: Room, title: str, current: str, read: Callable[[ExperienceLibrary], T], render: Callable[[T], None]
+) -> None:
+    """Add what was read to a page. A page that takes longer than a moment says so, and is filled in later."""
+    task = asyncio.create_task(room.read(read))
+    await asyncio.wait([task], timeout=PATIENCE)
+    contents = await task if task.done() else None  # an error of the library is a page of its own
+    with framed(room, title, current):
+        if contents is not None:
+            render(contents)
+            return
+        place = ui.element("div").classes("filled")
+        with place:
+            html(tag("p", "Reading the library …", class_="soft", role="status"))
+
+        async def fill() -> None:
+            try:
+                contents, problem = await task, ""
+            except HardwonError as error:
+                contents, problem = None, str(error)
+            place.clear()
+            with place:
+                render(contents) if contents is not None else html(tag("p", problem[:1].upper() + problem[1:], role="alert"))
+
+        ui.timer(0.05, fill, once=True)
 
 
 def filters(room: Room, path: str, *fields: Html) -> Html:

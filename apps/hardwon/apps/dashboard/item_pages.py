@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -28,7 +29,7 @@ from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
 
 from . import figures
-from .frame import Room, filters, framed, html, page, show_error
+from .frame import Room, filters, framed, html, page, show, show_error
 from .lessons import find_examples
 from .markup import Html, Link, choice, count, join, linked, pager, pairs, section, shorten, table, tag
 
@@ -56,15 +57,16 @@ def add(api: FastAPI) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     ) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
-        rows, total = await room.read(_find_items, offset, query)
-        used = await room.read(lists.count_uses, rows)
-        examples = await room.read(find_examples, [item.provenance[0] if item.provenance else None for item in rows])
-        with framed(room, "Lessons", "/items"):
+
+        def render(contents: tuple[lists.PageRows, Sequence[int], Sequence[str]]) -> None:
+            (rows, total), used, examples = contents
             html(section("Find", _render_filters(room, query)))
             is_filtered = any(query[name] for name in ("text", "kind", "source"))
             listed = _render_list(rows, used, examples, room.link, is_filtered=is_filtered)
             words = tag("p", WORDS, class_="soft")
             html(section(count(total, "lesson"), words, listed, pager(room.link, "/items", total, PAGE, offset, query)))
+
+        await show(room, "Lessons", "/items", partial(_read_list, offset=offset, query=query), render)
 
     @page(api, "/items/{item_id}")
     async def item(room: Room, item_id: str) -> None:
@@ -77,6 +79,13 @@ def add(api: FastAPI) -> None:
             html(section("Why it exists", *_render_evidence(explanation, room.link)))
             html(section("Effect", *_render_effect(explanation)))
             html(section("History", _render_history(explanation["history"], room.link)))
+
+
+def _read_list(library: ExperienceLibrary, offset: int, query: Mapping[str, str]) -> Any:
+    """Return a page of items with the total, how often each was used, and an example of each."""
+    rows, total = _find_items(library, offset, query)
+    examples = find_examples(library, [item.provenance[0] if item.provenance else None for item in rows])
+    return (rows, total), lists.count_uses(library, rows), examples
 
 
 def _find_items(library: ExperienceLibrary, offset: int, query: Mapping[str, str]) -> lists.PageRows:

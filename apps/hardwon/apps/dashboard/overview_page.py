@@ -6,12 +6,13 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from nicegui import ui
 
+from hardwon.apps.render.views import describe_end
 from hardwon.apps.shared.common import excerpt, library_name, list_ways
 from hardwon.apps.shared.lists import find_moment
+from hardwon.memory import ExperienceLibrary
 
 from . import charts, figures
-from .episode_pages import describe_end
-from .frame import Room, framed, html, page
+from .frame import Room, html, page, show
 from .lessons import find_lessons, render_lessons
 from .markup import Html, Link, count, join, linked, section, table, tag
 
@@ -23,45 +24,51 @@ def add(api: FastAPI) -> None:
 
     @page(api, "/")
     async def overview(room: Room, axis: Literal["", "time", "episodes"] = "") -> None:
-        totals = await room.read(figures.overview, by_time=axis == "time" if axis else None)
-        by_time = totals["by_time"]
-        lessons = await room.read(find_lessons)
-        with framed(room, "Overview", "/"):
-            if not totals["episodes"]:
-                if any(lessons.values()):  # added by a person or a client, before any episode
-                    html(render_lessons(lessons, room.link))
-                html(_render_empty(library_name(room.api.state.shelf.path)))
-                return
+        def read(library: ExperienceLibrary) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+            totals = figures.overview(library, by_time=axis == "time" if axis else None)
+            return totals, find_lessons(library)
+
+        await show(room, "Overview", "/", read, lambda contents: _render(room, *contents))
+
+
+def _render(room: Room, totals: Mapping[str, Any], lessons: Mapping[str, Any]) -> None:
+    """Add the contents of the first page."""
+    by_time = totals["by_time"]
+    if not totals["episodes"]:
+        if any(lessons.values()):  # added by a person or a client, before any episode
             html(render_lessons(lessons, room.link))
-            html(
-                section(
-                    "Does memory help?",
-                    tag("p", _describe_gain(totals)),
-                    *_render_groups(totals["arms"]),
-                    *_render_harm(totals["harm"]),
-                    *_render_spending(totals["spending"]),
-                    *_render_tests(totals["tested"]),
-                )
-            )
-            html(_render_figures(totals))
-            html(_render_axes("time" if by_time else "episodes", room.link))
-            with ui.element("div").classes("two"):
-                _add_chart("Lessons in use", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
-                _add_chart("Success of the newest episodes", totals["success"], SHARE, share=True, by_time=by_time)
-            with ui.element("div").classes("two"):
-                html(_render_newest(totals["newest"], room.link))
-                with ui.element("section"):
-                    html(tag("h2", "Time of a recall"))
-                    waiting = html(tag("p", "Measuring …", class_="soft"))
+        html(_render_empty(library_name(room.api.state.shelf.path)))
+        return
+    html(render_lessons(lessons, room.link))
+    html(
+        section(
+            "Does memory help?",
+            tag("p", _describe_gain(totals)),
+            *_render_groups(totals["arms"]),
+            *_render_harm(totals["harm"]),
+            *_render_spending(totals["spending"]),
+            *_render_tests(totals["tested"]),
+        )
+    )
+    html(_render_figures(totals))
+    html(_render_axes("time" if by_time else "episodes", room.link))
+    with ui.element("div").classes("two"):
+        _add_chart("Lessons in use", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
+        _add_chart("Success of the newest episodes", totals["success"], SHARE, share=True, by_time=by_time)
+    with ui.element("div").classes("two"):
+        html(_render_newest(totals["newest"], room.link))
+        with ui.element("section"):
+            html(tag("h2", "Time of a recall"))
+            waiting = html(tag("p", "Measuring …", class_="soft", role="status"))
 
-                    # Timed after the page is shown, because the first recall may load an index.
-                    async def timed() -> None:
-                        now = await room.read(figures.latency)
-                        served = figures.percentiles(list(api.state.measures.recalls))
-                        waiting.set_content(_render_latency(now, served))
+            # Timed after the page is shown, because the first recall may load an index.
+            async def timed() -> None:
+                now = await room.read(figures.latency)
+                served = figures.percentiles(list(room.api.state.measures.recalls))
+                waiting.set_content(_render_latency(now, served))
 
-                    ui.timer(0.05, timed, once=True)
-            html(_render_verbs(room.link, room.namespace))
+            ui.timer(0.05, timed, once=True)
+    html(_render_verbs(room.link, room.namespace))
 
 
 def _render_verbs(link: Link, namespace: str) -> Html:

@@ -1,17 +1,19 @@
 """Define the search over lessons, steps and episodes, and the button that forgets what was found."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from nicegui import ui
 
+from hardwon.apps.render.views import describe_end
 from hardwon.apps.shared import lists
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary, Hit, Item
 from hardwon.memory.errors import HardwonError
 
-from .frame import Room, framed, html, page, show_error
+from .frame import Room, html, page, show, show_error
 from .markup import Html, Link, count, linked, section, shorten, table, tag
 
 HITS = 25
@@ -24,8 +26,8 @@ def add(api: FastAPI) -> None:
     @page(api, "/search")
     async def search(room: Room, text: str = "") -> None:
         wanted = text.strip()
-        hits = await room.read(find_everything, wanted)
-        with framed(room, f"Search: {wanted}" if wanted else "Search", "/search"):
+
+        def render(hits: dict[str, list[Any]]) -> None:
             if not wanted:
                 html(section("Search", tag("p", "Type words into the field at the top of the page.")))
                 return
@@ -35,6 +37,9 @@ def add(api: FastAPI) -> None:
             html(section(count(len(hits["steps"]), "step"), _render_steps(hits["steps"], room.link)))
             if room.may_write and any(hits.values()):
                 _add_forget(room, wanted)
+
+        title = f"Search: {wanted}" if wanted else "Search"
+        await show(room, title, "/search", partial(find_everything, text=wanted), render)
 
 
 def find_everything(library: ExperienceLibrary, text: str) -> dict[str, list[Any]]:
@@ -66,14 +71,13 @@ def _render_items(hits: Sequence[Hit], link: Link) -> Html:
 def _render_episodes(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
     cells = [
         (
-            tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
-            row["ending"].replace("_", " "),
+            tag("a", excerpt(row["task"], 110) or shorten(row["id"]), href=link(f"/episodes/{row['id']}")),
+            describe_end(row),
             lists.find_moment(row)[:16].replace("T", " "),
-            tag("span", excerpt(row["task"], 110), class_="says soft"),
         )
         for row in rows
     ]
-    head = ("episode", "ended", "at (UTC)", "task")
+    head = ("episode", "ended", "at (UTC)")
     return table(head, cells, caption="Episodes found", empty="No episode has all these words in its task or id.")
 
 

@@ -224,6 +224,14 @@ def format_success(success: bool | None) -> str:
     return {True: "succeeded", False: "failed", None: "excluded"}[success]
 
 
+def describe_end(row: Mapping[str, Any]) -> str:
+    """Return how an episode ended: `failed: the task was lost`; an ending that adds nothing is left out."""
+    outcome, ending = format_success(row["success"]), row["ending"]
+    if ending in ("success", "done", outcome, ""):
+        return outcome
+    return f"{outcome}: {name_failure(ending).replace('_', ' ')}"
+
+
 def render_item(item: Mapping[str, Any]) -> RenderableType:
     """Render an item: its text, its evidence, its effect and its history."""
     head = Text(f"{item['kind']} {item['id']}", style="bold")
@@ -245,7 +253,7 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[LabeledLine]:
             yield label, _show_commands(item[name])
     if item["forbids"]:
         yield (
-            "forbids",
+            "in place of" if item["kind"] == "remedy" else "forbids",
             f"`{fill_holes(item['forbids'])}`{', to a whole plan' if item['granularity'] == 'task' else ''}",
         )
     if item["condition_words"]:
