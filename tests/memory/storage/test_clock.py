@@ -27,6 +27,60 @@ def test_a_time_is_its_moment(value):
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        "Thu, 01 Jan 2026 12:00:00 +0200", "Thu, 1 Jan 2026 10:00:00 GMT", "1 Jan 2026 05:00 EST",
+        "Thursday, 01-Jan-26 10:00:00 GMT", "Thu, 1 Jan 26 10:00:00 -0000", "thu, 1 jan 2026 10:00:00 UT",
+        "Thu Jan  1 10:00:00 2026", "Thu Jan  1 11:00:00 CET 2026", "Thu Jan 01 12:00:00 +0200 2026",
+        "Thu Jan 01 2026 12:00:00 GMT+0200 (Eastern European Standard Time)",
+        "01/Jan/2026:12:00:00 +0200", "2026/01/01 10:00:00", "2026/1/1 10:00", "2026-1-1 10:00:00",
+        "2026.01.01 10:00:00",
+        "1.1.2026 10:00:00", "01.01.2026, 10:00", "01/01/2026 10:00:00", "1/1/2026, 10:00:00 AM",
+        "1/1/2026, 10:00:00\u202fAM", "01-01-2026 10:00", "Jan 1, 2026, 10:00 AM",
+        "January 1st, 2026 at 10:00:00 a.m.",
+        "1st January 2026 10:00", "1. Januar 2026 10:00", "2026年1月1日 10:00:00", "2026年01月01日 10時00分00秒",
+        "2026-01-01T12:00:00.000+02:00[Europe/Helsinki]", "2026-01-01 12:00:00.000000000 +0200 EET m=+0.000012345",
+        "2026-01-01 02:00:00 PST", "  Thu, 01 Jan 2026\t10:00:00 +0000 ", "２０２６/０１/０１ １０:００:００",
+    ],
+)  # fmt: skip
+def test_a_time_in_words_or_in_the_order_of_a_country_is_its_moment(value):
+    assert parse_time(value) == TEN
+
+
+@pytest.mark.parametrize(
+    ("value", "iso"),
+    [
+        ("Sun, 29 Nov 2026 11:30:00 +0200", "2026-11-29T11:30:00+02:00"),
+        ("11/29/2026, 11:30:05 PM", "2026-11-29T23:30:05Z"),
+        ("11/29/2026, 12:30:05 AM", "2026-11-29T00:30:05Z"),
+        ("29/11/2026 11:30", "2026-11-29T11:30Z"),
+        ("05/06/2026, 1:30 PM", "2026-05-06T13:30Z"),
+        ("29-11-2026 11:30:00,250", "2026-11-29T11:30:00.25Z"),
+        ("29 Nov 2026", "2026-11-29"),
+        ("31 Dec 1999 23:59:60 GMT", "2000-01-01"),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", "1994-11-06T08:49:37Z"),
+    ],
+)
+def test_days_are_told_from_months(value, iso):
+    assert parse_time(value) == parse_time(iso) is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "05/06/2026 11:30", "5-6-2026", "32/01/2026", "31.02.2026", "29 Nov", "Nov 29 11:30:00", "11:30:00",
+        "1.2.2026 beta", "1.2.2026 BETA-2",
+        "version 1.2.2026", "order 2026/01/01", "2026/01/01 25:00", "Mon", "may", "may 2026 be good",
+        "2026/01/01" + " " * 200,
+        "10.0.0.2026", "2026-01-01T10:00:00 to 11:00:00", "1/2/3/2026", "Jan 1, 2026 and more",
+        "1 Jan 2026 10:00 +99:00",
+    ],
+)  # fmt: skip
+def test_what_may_be_two_days_or_has_other_words_is_no_time(value):
+    assert parse_time(value) is None
+
+
+@pytest.mark.parametrize(
     ("value", "more_ns"),
     [
         ("2026-01-01T10:00:00.500Z", 500_000_000),

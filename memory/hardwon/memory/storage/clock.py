@@ -15,12 +15,16 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from .time_words import spell_time
+
 _FIXED: ContextVar[str | None] = ContextVar("hardwon.fixed_time", default=None)
 _NUMBER = re.compile(r"\s*[+-]?\d{1,25}(?:\.\d*)?(?:[eE][+-]?\d\d?)?\s*")
 _ISO = re.compile(
     r"\s*(\d{4}-?(?:\d\d-?\d\d|W\d\d-?\d))[Tt\s]?\s*+(\d\d(?::?\d\d){0,2})?(?:[.,]?(\d+))?\s*+(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?\s*+"
 )
 """LangSmith writes no point before the fraction (20260101T100000123456Z)."""
+_WRAPPERS = {"$date", "$numberLong"}
+"""Keys around a time in the JSON of MongoDB."""
 
 
 def now() -> str:
@@ -53,14 +57,17 @@ def _format_time(second: int) -> str:
 def parse_time(value: Any) -> int | None:
     """Return the moment of a time in nanoseconds since the epoch; None if it is none.
 
-    ISO 8601, also of a week or a leap second, with or without an offset (none is UTC), with a space or nothing
-    for the T, and numbers, also as text: seconds, milliseconds, microseconds or nanoseconds, told apart by their size.
+    ISO 8601, also of a week or a leap second, with or without an offset (none is UTC), with a space or nothing for the
+    T; the forms of `time_words`; that of MongoDB; and numbers, also as text: seconds, milliseconds, microseconds or
+    nanoseconds, told apart by their size.
     """
+    while isinstance(value, dict) and len(value) == 1 and not value.keys().isdisjoint(_WRAPPERS):
+        (value,) = value.values()
     if isinstance(value, datetime):
         value = value.isoformat()
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
-            match = _ISO.fullmatch(value)
+            match = _ISO.fullmatch(value) or _ISO.fullmatch(spell_time(value))
             return _parse_iso(*match.groups()) if match else None
         value = float(value) if re.search(r"[.eE]", value) else int(value)
     # bool is a subclass of int, NaN equals nothing
