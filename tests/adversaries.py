@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
+
+from hardwon.memory.patterns import _LatePattern
 
 RUNS = (
     *("a", "A", "1", "é", "中", "Ａ", "１", "а", "\u0301", "\u200b", "😀", " ", "\n", "\t"),
@@ -41,7 +43,7 @@ def find_patterns(package: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], f
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         spec = importlib.util.find_spec(found.name)
         source = Path(str(spec and spec.origin)).read_text("utf-8")
-        if not re.search(r"\bre\.", source):  # without an import, which may be slow
+        if not re.search(r"\bre\.|\bcompile_late\(", source):  # without an import, which may be slow
             continue
         try:
             module = importlib.import_module(found.name)
@@ -87,8 +89,8 @@ def _evaluate(node: ast.expr, module: ModuleType) -> Any:
 
 def _patterns_in(value: Any, depth: int = 4) -> Iterator[re.Pattern[Any]]:
     """Yield the patterns in a value and its collections."""
-    if isinstance(value, re.Pattern):
-        yield value
+    if isinstance(value, re.Pattern | _LatePattern):
+        yield cast("re.Pattern[Any]", value)
     elif depth and isinstance(value, list | tuple | dict):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _patterns_in(part, depth - 1)

@@ -71,8 +71,8 @@ _BEGINNING = compile_late(
     re.IGNORECASE,
 )
 _ENDS_IN_TRACE = compile_late(
-    r"^(?:traceback \(most recent call last\):|\s+(?:at |file \")\S.{0,200}|\s+throw \w.{0,80}|"
-    r"\W*\[rejected\].{0,200})\n(?:.*\n){0,40}?"
+    r"^(?:traceback \(most recent call last\):|[ \t]+(?:at |file \")\S.{0,200}|[ \t]+throw \w.{0,80}|"
+    r"[^\w\n]*\[rejected\].{0,200})\n(?:.*\n){0,40}?"
     r"(?:[a-z_][\w.]*(?:error|exception|interrupt|exit)\b|error: ).{0,300}\s*\Z",
     re.IGNORECASE | re.MULTILINE,
 )
