@@ -266,7 +266,10 @@ async def show(
                 contents, problem = None, str(error)
             place.clear()
             with place:
-                render(contents) if contents is not None else html(tag("p", problem[:1].upper() + problem[1:], role="alert"))
+                if contents is not None:
+                    render(contents)
+                else:
+                    html(tag("p", problem[:1].upper() + problem[1:], role="alert"))
 
         ui.timer(0.05, fill, once=True)
 
