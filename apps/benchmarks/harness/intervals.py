@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 RESAMPLES = 2000
 
 
@@ -27,6 +25,8 @@ def bootstrap_groups(values: Any, groups: Any) -> list[float] | None:
     Returns:
         Lower and upper bound, or None without values.
     """
+    import numpy as np  # no start of a command waits for it
+
     if not len(values):
         return None
     _, place = np.unique(groups, return_inverse=True)

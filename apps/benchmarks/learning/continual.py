@@ -26,7 +26,6 @@ from benchmarks.harness.intervals import bootstrap_groups
 from benchmarks.harness.results import Results
 from benchmarks.harness.tables import Row, print_rows
 from hardwon.apps.shared.common import AsJson, say_json, tell
-from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, UnknownName
 
 from .learn import CASES, Case
@@ -182,6 +181,7 @@ def _play_part(
     folder: Path | None,
 ) -> list[Row]:
     """Play some tasks with the library of a folder, or with an empty one, and return a row for each."""
+    from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
     from hardwon.runtime.strategies.components import as_policy
 

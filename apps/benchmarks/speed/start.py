@@ -14,8 +14,18 @@ from benchmarks.fixtures import Rooms
 from benchmarks.harness.timing import run_python, time_ms
 from hardwon.memory import ExperienceLibrary
 
-HEAVY = ("torch", "transformers", "langgraph", "langchain", "sklearn", "faiss", "matplotlib", "sentence_transformers")
-"""Packages whose import takes a large part of a second or more."""
+HEAVY = (
+    "torch",
+    "transformers",
+    "langgraph",
+    "langchain",
+    "sklearn",
+    "numpy",
+    "faiss",
+    "matplotlib",
+    "sentence_transformers",
+)
+"""Packages whose import takes a tenth of a second or more."""
 _HELP = "import sys; sys.argv = ['hardwon', '--help']; from hardwon.apps.cli.app import main; main()"
 STARTS: Mapping[str, str] = {"hardwon --help": _HELP, "import hardwon.memory": "import hardwon.memory"}
 CALL = {"tool_name": "Bash", "tool_input": {"command": "make test"}, "tool_use_id": "t-1"}

@@ -17,7 +17,7 @@ from typing import Self
 from hardwon.memory import State
 from hardwon.runtime.interfaces.types import Info
 
-FORKS, MAX_STEPS = 4, 8
+FORKS = 4
 WAYS = ("go ahead", "go left", "go right")
 BACK = "turn around"
 SIGNS = (

@@ -4,6 +4,8 @@
 one by one, and `steady`: the lower rate of the benchmark, the penalty and the best weights together.
 """
 
+MAX_STEPS = 8
+"""Steps of an episode of the worlds."""
 METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (name, tuple(f"roles.policy.{setting}" for setting in settings))
     for name, *settings in (

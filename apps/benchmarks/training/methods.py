@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from benchmarks.harness.results import Results
@@ -21,8 +20,7 @@ from benchmarks.harness.tables import Row, print_rows
 from hardwon.apps.shared.common import AsJson, tell
 from hardwon.memory.errors import UnknownName, require_extra
 
-from .forks import MAX_STEPS
-from .method_settings import METHODS, STEADY
+from .method_settings import MAX_STEPS, METHODS, STEADY
 
 WORLDS = {"end": "benchmarks.training.forks:Forks", "way": "benchmarks.training.forks:PaidForks"}
 """Worlds with a reward at the end alone, and with rewards on the way."""
@@ -192,6 +190,8 @@ def compare(results: Sequence[Row], names: Sequence[str], world: str) -> list[Ro
     The interval of a difference is Dunnett's: all of a world's intervals hold together with 95 %. Its error is that of
     what remains after the means of methods and of seeds.
     """
+    import numpy as np  # no start of a command waits for it
+
     rows = [row for row in results if row["world"] == world]
     by_method = {
         name: [row for row in sorted(rows, key=lambda row: row["seed"]) if row["method"] == name]
@@ -230,6 +230,8 @@ def compute_margin(values: Any) -> float | None:
     Returns:
         The half width, or None if there are fewer than two methods or seeds.
     """
+    import numpy as np
+
     methods, seeds = values.shape
     freedom = (methods - 1) * (seeds - 1)
     if not freedom:

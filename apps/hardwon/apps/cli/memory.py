@@ -28,7 +28,6 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
-from hardwon.memory.upkeep.figures import count_tiers
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary, Hit
@@ -71,6 +70,7 @@ def stats(
 ) -> None:
     """Show the number of episodes, steps, situations and items, and the size and age of the library."""
     from hardwon.apps.render import tier_views
+    from hardwon.memory.upkeep.figures import count_tiers
     from hardwon.memory.upkeep.file_queries import list_index_files
 
     with opened(path, namespace, write=migrate) as library:
