@@ -123,6 +123,31 @@ def test_one_character_finds_the_runs_that_contain_it(tmp_path, query, how):
         assert best.similarity > 0.9
 
 
+SHORT = {
+    "Thai": ("ครัว", "กุญแจ", "น้ำ", "เปิด", "ใช้", "ลิ้น"),
+    "Khmer": ("ផ្ទះ", "បាយ", "បើក", "សោព"),
+    "Lao": ("ຟ້າ", "ເປີດ", "ຊັກ", "ແຈສີ"),
+    "Myanmar": ("ရန်", "ဖွင့်", "ချောင်", "မီး", "သော့"),
+}
+
+
+@pytest.mark.parametrize("script", SHORT)
+def test_a_short_word_finds_the_runs_that_contain_it(tmp_path, script):
+    """It has fewer letters than what stands for a word there; a word of one letter may be a part of others, too."""
+    sentence, _, other = SENTENCES[script]
+    with ExperienceLibrary.open(tmp_path / "library.db", "hashing") as library:
+        library.add(Item("insight", sentence))
+        step = Step(State(sentence, task="t"), "wait", State(sentence, task="t"), Diagnosis(True), 1.0, 0)
+        library.record(Trajectory("t", (step,), success=True, score=1.0))
+        library.add(Item("insight", other))
+        for query in SHORT[script]:
+            assert query in sentence
+            hits = library.search(query, k=9, how="text")
+            assert sentence in [getattr(hit.what, "title", "") for hit in hits]
+            assert {type(hit.what) for hit in hits} == {Item, Step}
+        assert library.admin.verify() == []
+
+
 def test_a_hint_shows_a_value_that_is_a_part_of_a_sentence():
     visible = Visible(State("打开厨房的抽屉，然后关灯。", signature="-"))
     assert visible.shows("抽屉")

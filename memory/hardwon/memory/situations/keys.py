@@ -42,7 +42,7 @@ _PLACES = 1 << 32
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
 _MAY_BE_ID = re.compile(r"\d{3}")
-KEYS_VERSION = 9
+KEYS_VERSION = 10
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""

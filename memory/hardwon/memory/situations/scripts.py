@@ -40,6 +40,7 @@ _VARIANT = compile_late(f"[{''.join(_VARIANTS)}]")
 FULL_STOPS = "。！？｡।॥؟۔።။"
 """Ends of a sentence in other scripts; many of them have no space after it."""
 _ONE = compile_late(f"[{_PAIRED}]")
+_FOUR = compile_late(f"[{_LONGER}]")
 _WORD = compile_late(r"\w+")
 _BESIDE = "\n\x1f"
 """Separates a text from its words in an index, which reads both."""
@@ -82,6 +83,9 @@ def index_text(text: str) -> str:
         return text
     own, separated = set(_WORD.findall(text.lower())), separate(text)
     all_words = dict.fromkeys(_WORD.findall(separated))
-    all_words.update(dict.fromkeys(filter(_ONE.match, dict.fromkeys(separated))))  # a query may be one character
+    # a query may be shorter than what stands for words: one character, or three
+    all_words.update(dict.fromkeys(filter(_ONE.match, dict.fromkeys(separated))))
+    grams = [word for word in all_words if _FOUR.match(word)]
+    all_words.update(dict.fromkeys(gram[at : at + n] for gram in grams for n in (1, 2, 3) for at in range(len(gram))))
     further = [word for word in all_words if word not in own]
     return f"{text}{_BESIDE}{' '.join(further)}" if further else text
