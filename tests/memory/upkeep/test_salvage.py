@@ -131,6 +131,46 @@ def test_a_damaged_page_of_the_schema_costs_the_tables_behind_it(copy, tmp_path)
     assert all(damage for *_, damage in saved)
 
 
+HEADER = {
+    "name": (0, b"SQLite f0rmat 3"), "page size": (16, b"\0\5"), "versions": (18, b"\7\7"),
+    "reserved space": (20, b"\5"), "payload fractions": (21, b"\0\0\0"), "number of pages": (28, b"\0\0\0\5"),
+    "schema format": (44, b"\xff" * 4),
+    "encoding": (56, b"\0\0\0\3"), "application": (68, b"\0\0\0\0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", HEADER)
+def test_a_wrong_header_costs_nothing(copy, tmp_path, field):
+    at, value = HEADER[field]
+    content = copy.read_bytes()
+    for wrong in (value, b"\0" * len(value), b"\0" * (len(value) - 1) + b"\1", content[at : at + len(value)]):
+        copy.write_bytes(content[:at] + wrong + content[at + len(value) :])
+        *counts, damage = save(copy, tmp_path / "out.jsonl")
+        is_named = damage == [f"the {field} in the header of the file is wrong"]
+        # some other values are right, too
+        assert (counts, is_named or damage == []) == ([EPISODES, ITEMS], True)
+        assert is_named or wrong != value
+    for file in (copy, *copy.parent.glob("experience.db-*")):
+        file.unlink()
+    copy.write_bytes(content[:at] + value + content[at + len(value) :])
+    result = CliRunner().invoke(app, ["memory", "export", str(copy), str(tmp_path / "out.jsonl")])
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert f"the {field} in the header" in result.stderr
+
+
+@pytest.mark.parametrize("version", [0, 1, 5, 2**31 - 1])
+def test_a_wrong_version_in_the_header_costs_nothing(copy, tmp_path, version):
+    content = copy.read_bytes()
+    copy.write_bytes(content[:60] + version.to_bytes(4, "big") + content[64:])
+    assert save(copy, tmp_path / "out.jsonl")[:2] == (EPISODES, ITEMS)
+
+
+def test_a_file_of_a_newer_version_is_refused(copy, tmp_path):
+    change(copy, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(NotALibrary, match="schema up to"):
+        salvage(copy, "default", tmp_path / "out.jsonl")
+
+
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
 def test_a_truncated_file_costs_what_is_cut(copy, tmp_path, share):
     content = copy.read_bytes()

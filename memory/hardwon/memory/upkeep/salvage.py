@@ -2,9 +2,10 @@
 
 The rows that SQLite can still read are copied by their numbers, without indexes, into a new file, and that is exported.
 Nothing of the damaged file's schema is executed: a table is copied only if its definition is the one of hardwon. The
-copy of an older library is migrated.
+copy of an older library is migrated. A file with a wrong header is read from a copy with the right one.
 """
 
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -16,14 +17,27 @@ from hardwon.memory.errors import LibraryUnwritable, NotALibrary, UnknownName
 from hardwon.memory.storage.checksums import SUMMED, find_damaged_rows
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.migrations import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
-from hardwon.memory.storage.schema_check import compute_schema, read_intact_schema
+from hardwon.memory.storage.schema_check import SchemaObject, compute_schema, read_intact_schema
 
 from . import jsonl
 from .damage import UNREADABLE
 from .write_buffer import WriteBuffer
 
 _LAST = 2**63 - 1
-_HEADER = ("application_id", "user_version")
+_PRAGMAS = ("application_id", "user_version")
+_PAGE = 4096
+_FIELDS = (
+    ("name", 0, (b"SQLite format 3\0",)),
+    ("versions", 18, (b"\2\2", b"\1\1")),
+    ("reserved space", 20, (b"\0",)),
+    ("payload fractions", 21, (b"@  ",)),
+    ("schema format", 44, (b"\0\0\0\4",)),
+    ("encoding", 56, (b"\0\0\0\1",)),
+    ("application", 68, (APPLICATION_ID.to_bytes(4, "big"),)),
+)
+"""Fields of the header of a file, with their places, and what SQLite and hardwon write there."""
+_NEWER = 1 << 10
+"""Greater numbers are no version of a schema, but damage."""
 _TABLES = ("namespaces", *SUMMED)
 _WITHOUT_LOST = (
     # A state belongs to many episodes, so what is unreadable in it is left out rather than the episodes.
@@ -49,8 +63,9 @@ def salvage(path: Path, namespace: str, target: Path) -> Salvage:
     """Write the readable records of one namespace of a damaged file to a JSONL file."""
     with _make_folder(target) as folder:
         copy = Path(folder) / "copy.db"
-        with _open_damaged(path) as (source, version):
-            damage = _copy_tables(source, copy, version)
+        whole, damage = _mend_header(path, Path(folder) / "mended.db")
+        with _open_damaged(whole, path) as (source, version):
+            damage += _copy_tables(source, copy, version)
         try:
             store = Store(copy)
         except UNREADABLE as error:
@@ -69,18 +84,48 @@ def _export(store: Store, namespace: str, target: Path, damage: list[str]) -> Sa
     return Salvage(jsonl.export_jsonl(store, numbers[namespace], target, damage), damage)
 
 
+def _mend_header(path: Path, mended: Path) -> tuple[Path, list[str]]:
+    """Return the path of the file, or of a copy with the right header; and what was wrong in the header.
+
+    SQLite reads nothing of a file that has, for example, fewer pages by its header than the first ones refer to.
+    """
+    try:
+        with path.open("rb") as file:
+            header = bytearray(file.read(100))
+    except OSError as error:
+        raise NotALibrary(f"{path} is not readable ({error.strerror}). Check its rights.") from error
+    fields, size = list(_FIELDS), path.stat().st_size
+    page = int.from_bytes(header[16:18], "big")
+    if page < 512 or page & (page - 1) or size % page:
+        fields.append(("page size", 16, (_PAGE.to_bytes(2, "big"),)))
+        page = _PAGE
+    if int.from_bytes(header[28:32], "big") < size // page:
+        fields.append(("number of pages", 28, ((size // page).to_bytes(4, "big"),)))
+    wrong = [(name, at, form[0]) for name, at, form in fields if header[at : at + len(form[0])] not in form]
+    if not wrong or {"name", "application"} <= {name for name, *_ in wrong}:  # or no file of ours
+        return path, []
+    shutil.copyfile(path, mended)
+    if (log := Path(f"{path}-wal")).exists():
+        shutil.copyfile(log, f"{mended}-wal")
+    for _, at, value in wrong:
+        header[at : at + len(value)] = value
+    with mended.open("r+b") as file:
+        file.write(header)
+    return mended, [f"the {name} in the header of the file is wrong" for name, *_ in wrong]
+
+
 @contextmanager
-def _open_damaged(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """Open a file for reading, whatever its schema and its length are; yield its version, too."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as source:
+def _open_damaged(file: Path, path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """Open a file, or its copy, for reading, whatever its schema and its length are; yield its version, too."""
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as source:
         source.text_factory = lambda text: text.decode(errors="replace")
         try:
             # So that SQLite skips damaged parts of the schema and accepts a file that was cut.
             source.execute("PRAGMA writable_schema = ON")
-            application, version = (source.execute(f"PRAGMA {name}").fetchone()[0] for name in _HEADER)
+            application, version = (source.execute(f"PRAGMA {name}").fetchone()[0] for name in _PRAGMAS)
         except sqlite3.DatabaseError as error:
             raise NotALibrary(f"{path} is not readable ({error}). Restore a copy.") from error
-        if application != APPLICATION_ID or not 0 < version <= SCHEMA_VERSION:
+        if application != APPLICATION_ID or SCHEMA_VERSION < version < _NEWER:
             raise NotALibrary(f"{path} is not a library of a schema up to {SCHEMA_VERSION}. Restore a copy.")
         yield source, version
 
@@ -96,7 +141,10 @@ def _make_folder(target: Path) -> tempfile.TemporaryDirectory[str]:
 def _copy_tables(source: sqlite3.Connection, copy: Path, version: int) -> list[str]:
     """Copy the readable rows of the primary tables to a new file of this version; return what could not be read."""
     schema = read_intact_schema(source)
-    required = {entry for entry in compute_schema(version)[0] if entry.type == "table" and entry.name in _TABLES}
+    # Another version than that of the header, if the file has more of its tables.
+    tables = {number: _require_tables(number) for number in range(1, SCHEMA_VERSION + 1)}
+    version = max(tables, key=lambda number: (len(schema & tables[number]), number == version, number))
+    required = tables[version]
     readable = {entry.name for entry in schema & required}
     if not readable:
         raise NotALibrary("the schema of the file cannot be read. Restore a copy.")
@@ -116,6 +164,11 @@ def _copy_tables(source: sqlite3.Connection, copy: Path, version: int) -> list[s
                 damage.append(f"{column} of {rows} rows of {table} cannot be read")
         connection.execute("COMMIT")
     return damage
+
+
+def _require_tables(version: int) -> set[SchemaObject]:
+    """Return the primary tables of a version of the schema."""
+    return {entry for entry in compute_schema(version)[0] if entry.type == "table" and entry.name in _TABLES}
 
 
 def _copy_rows(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> Iterator[str]:
