@@ -47,7 +47,12 @@ class Door:
 
 
 class NoWorld:
-    pass
+    name = "door"
+
+    def reset(self, task, seed):
+        pass
+
+    step = clone = reset
 '''
 
 
@@ -164,7 +169,7 @@ def test_eval_and_team_play_it(folder, hardwon, hardwon_json):
         ("own_nothing:Door", UnknownName, "No module named 'own_nothing'"),
         ("own_door_world:Gate", UnknownName, "no attribute 'Gate'"),
         ("own_broken_world:Door", UnknownName, "ZeroDivisionError"),
-        ("own_door_world:NoWorld", ConfigError, "needs reset, step"),
+        ("own_door_world:NoWorld", ConfigError, "it has no admissible, close. Add"),
         (":", UnknownName, "Give MODULE:CLASS"),
     ],
 )

@@ -34,5 +34,7 @@ def open_custom(name: str, game: str | None, params: str) -> Environment:
         advice = "Leave out --game and --params, or let it take them" if options else "Let it need no arguments"
         raise ConfigError(f"{name} cannot be called as {attribute}({named}): {error}. {advice}.") from error
     if not isinstance(environment, Environment):
-        raise ConfigError(f"{name} is not an environment: it needs reset, step, admissible, clone, close and name.")
+        needed = ("reset", "step", "admissible", "clone", "close", "name")
+        missing = ", ".join(member for member in needed if not hasattr(environment, member))
+        raise ConfigError(f"{name} is not an environment: it has no {missing}. Add what is missing.")
     return environment
