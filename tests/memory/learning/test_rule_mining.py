@@ -276,6 +276,18 @@ def test_a_value_that_always_fails_is_forbidden_whatever_the_other_arguments(lib
         assert library.check(new, write.format("chat")).allowed, "it has worked since"
 
 
+@pytest.mark.parametrize("regions", [("eu",), ("eu", "asia")])
+def test_a_rule_for_all_values_of_an_argument_needs_failures_with_several(library, episode, regions):
+    """Who deployed everything to one region knows nothing about another."""
+    for number, service in enumerate(SERVICES * len(regions)):
+        action = f"deploy(service={service}, region={regions[number % len(regions)]})"
+        library.record(episode(action, see="It is noon.", failure=Failure.TOOL_ERROR, library=library))
+    library.evolve()
+    now = episode(see="It is noon.").steps[0].pre
+    assert not library.check(now, "deploy(service=chat, region=eu)").allowed
+    assert library.check(now, "deploy(service=chat, region=us)").allowed is (len(regions) == 1)
+
+
 def test_a_value_that_worked_once_or_with_one_thing_alone_is_not_forbidden(library, episode):
     """Nothing follows for other things, nor from failures before a success."""
     for number in range(3 * len(SERVICES)):

@@ -248,7 +248,8 @@ def _describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
         return {"id": ref, "kind": None, "says": "no longer in this library"}
     says = item.title
     if item.kind == "guardrail":
-        says = f"do not `{item.forbids}` when {condition_words(item.condition, item.forbids or '')} ({item.body})"
+        when = condition_words(item.condition, item.forbids or "")
+        says = f"do not `{item.forbids}`{'' if when == 'always' else f' when {when}'} ({item.body})"
     return {"id": item.id, "kind": item.kind, "says": says}
 
 

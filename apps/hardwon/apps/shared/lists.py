@@ -218,7 +218,9 @@ def render_guardrails(guardrails: Sequence[Mapping[str, Any]]) -> Group:
         for row in guardrails
     ]
     says = [
-        f"do not `{row['forbids']}` when {row['when']}. {row['because']}{_format_causes(row)}" for row in guardrails
+        f"do not `{row['forbids']}` {'' if row['when'] == 'always' else 'when '}{row['when']}. {row['because']}"
+        f"{_format_causes(row)}"
+        for row in guardrails
     ]
     return render_rows("id", "evidence", "conf.", "blocked", "right", "precision", "", rows=rows, says=says)
 

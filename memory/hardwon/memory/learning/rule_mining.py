@@ -19,7 +19,7 @@ from hardwon.memory.guardrails.thinning import is_made_by_rules
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
-from hardwon.memory.situations.actions import pattern_of, single_arguments
+from hardwon.memory.situations.actions import is_of, pattern_of, single_arguments
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
 from hardwon.memory.situations.keys import GUARD_MARK, TOLD
@@ -158,7 +158,8 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
         return None
     wide = not operator or ("{1}" in pattern and not (operator == "again" and _is_in_vain(values)))
     # If only one object failed, nothing follows for other objects of the same kind.
-    if wide and operator in ("", "around", "again") and not cell.several_bad:
+    is_of_one = not cell.several_bad or _is_of_one_value(pattern, cell, values)
+    if wide and operator in ("", "around", "again") and is_of_one:
         return None
     losing = cell.lost >= TUNING.lost_share * cell.failed
     needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
@@ -169,6 +170,13 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
         return "guardrail"
     is_frequent = cell.failed >= TUNING.warning_episodes and cell.failed >= TUNING.warning_rate * cell.episodes
     return "warning" if is_frequent and operator else None
+
+
+def _is_of_one_value(pattern: str, cell: Cell, values: ValueTable) -> bool:
+    """Return whether an argument that a pattern leaves open had one value in all failures: others may work."""
+    narrower = (call for call in single_arguments(cell.bad_action) if call != pattern and is_of(pattern, call))
+    cells = (values.cell(call_key(call)) for call in narrower)
+    return any(each is not None and each.failed >= cell.failed for each in cells)
 
 
 def _build_failure_item(key: str, cell: Cell, kind: Kind) -> Item:
