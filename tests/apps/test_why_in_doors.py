@@ -55,6 +55,16 @@ def test_the_command_says_why(filled, hardwon, hardwon_json):
     assert "recalled yes" in printed
 
 
+def test_without_words_it_is_about_the_first_lesson_that_was_told(filled, hardwon, hardwon_json):
+    """As somebody asks who knows no id yet; where none was told, words are needed."""
+    path, lesson = filled
+    assert hardwon_json("memory", "why", path, "--at", "told") == hardwon_json(
+        "memory", "why", path, lesson, "--at", "told"
+    )
+    problem = hardwon("memory", "why", path, expect=2)
+    assert "no lesson was told in episode not-told. Give words" in problem.stderr
+
+
 def test_http_says_why(filled):
     path, lesson = filled
     with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1:8420") as client:

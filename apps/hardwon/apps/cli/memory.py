@@ -244,8 +244,11 @@ def show(
 def why(
     path: Library,
     about: Annotated[
-        str, typer.Argument(metavar="ABOUT", help="The id of a lesson, or words of a lesson or an action.")
-    ],
+        str,
+        typer.Argument(
+            metavar="ABOUT", help="The id of a lesson, or words of a lesson or an action.", show_default="what was told"
+        ),
+    ] = "",
     at: Annotated[
         str,
         typer.Option(

@@ -72,7 +72,7 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
 
     Args:
         library: The library.
-        about: The id of a lesson, or words of a lesson or an action.
+        about: The id of a lesson, or words of a lesson or an action; empty for the first lesson that the agent was told.
         ref: The id of the episode, or `step:1234` for the episode of a step; empty for the newest episode.
     """
     if ref.startswith(STEP):
@@ -80,7 +80,12 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
     newest = library.episodes.find(limit=1)
     if not ref and not newest:
         raise UnknownName("no episode is recorded yet. Let the agent run, or import the logs of earlier runs.")
-    trace = trace_advice(library, about, library.episodes.get(ref or newest[0]["id"]))
+    episode = library.episodes.get(ref or newest[0]["id"])
+    lessons = (item for step in episode.steps for item in (*(step.why.blocked or ()), *(step.why.recalled or ())))
+    about = about.strip() or next(lessons, "")
+    if not about:
+        raise UnknownName(f"no lesson was told in episode {episode.id}. Give words of a lesson or an action.")
+    trace = trace_advice(library, about, episode)
     return {"says": trace.says, **asdict(trace)}
 
 
