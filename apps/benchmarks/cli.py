@@ -95,13 +95,14 @@ def growth(
 @app.command()
 def middleware(
     steps: Annotated[int, typer.Option(min=100, help="Library size in steps.")] = 10_000,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of 20 calls per agent.")] = 50,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per agent.")] = 50,
+    calls: Annotated[int, typer.Option(min=1, max=1000, help="Tool calls of an episode.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Measure the time that the middleware adds to a model call of a LangChain agent."""
     from .speed import middleware as bench_middleware
 
-    print_rows(bench_middleware.measure(steps, episodes, tell), as_json)
+    print_rows(bench_middleware.measure(steps, episodes, calls, tell), as_json)
 
 
 @app.command()

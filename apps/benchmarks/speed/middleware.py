@@ -6,8 +6,8 @@ middleware records them. All texts are embedded beforehand.
 
 The measured time runs from the end of one model call to the start of the next. It includes the tool, LangGraph, and
 the middleware's recall, guardrails and diagnosis. `added` is that time minus the median of the bare agent, so it
-includes noise of the machine. `its own work` is the time inside the middleware. Recording and evolution happen once
-per run, and are a separate row.
+includes noise of the machine. `its own work` is the time inside the middleware, and its CPU time, which others on the
+machine change less. Recording and evolution happen once per run, and are a separate row.
 """
 
 import random
@@ -37,7 +37,7 @@ from hardwon.runtime.integrations.tool_episode import ToolEpisode
 _T = TypeVar("_T")
 
 CALLS = 20
-"""Tool calls per episode."""
+"""Tool calls of a recorded episode, and by default of one that is measured."""
 WARM = 3
 """Untimed episodes per agent before the measurement."""
 FAILING = 0.2
@@ -65,7 +65,7 @@ class Walker(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
         self.started.append(time.perf_counter())
         n = sum(message.type == "tool" for message in messages)
-        call = [{"name": "look", "args": {"at": self.things[n]}, "id": f"call_{n}"}] if n < CALLS else []
+        call = [{"name": "look", "args": {"at": self.things[n]}, "id": f"call_{n}"}] if n < len(self.things) else []
         answer = ChatResult(generations=[ChatGeneration(message=AIMessage("" if call else "Done.", tool_calls=call))])
         self.ended.append(time.perf_counter())
         return answer
@@ -76,26 +76,27 @@ class TimedMiddleware(ExperienceMiddleware):
 
     def __init__(self, library: ExperienceLibrary, **settings: Any) -> None:
         super().__init__(library, **settings)
-        self.intervals: list[tuple[float, float]] = []
+        self.intervals: list[tuple[float, float, float]] = []
 
     def _run_safely(self, work: Callable[[], _T]) -> _T | None:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.thread_time()
         try:
             return super()._run_safely(work)
         finally:
-            self.intervals.append((start, time.perf_counter() - start))
+            self.intervals.append((start, time.perf_counter() - start, time.thread_time() - cpu))
 
-    def seconds_between(self, ended: float, started: float) -> float:
-        """Return the seconds of its own work between the end of one model call and the start of the next."""
-        return sum(seconds for start, seconds in self.intervals if ended <= start < started)
+    def seconds_between(self, ended: float, started: float, of: int) -> float:
+        """Return the seconds (1) or CPU seconds (2) of its own work between the end of a model call and the next one."""
+        return sum(interval[of] for interval in self.intervals if ended <= interval[0] < started)
 
 
-def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(steps: int, episodes: int, calls: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """Measure a bare agent's model call, the time that experience adds to it, and the end of a run.
 
     Args:
         steps: size of the library in steps.
         episodes: number of timed episodes per agent.
+        calls: tool calls of each of them.
         tell: function that receives lines of progress.
 
     Returns:
@@ -105,19 +106,21 @@ def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict
         tell(f"building a library of {steps} steps ...")
         library, rooms = _build_library(Path(folder) / "library.db", steps)
         with library:
-            tell(f"running {episodes} episodes of each agent ...")
-            (bare, seen_before, new), (_, known_own, new_own), ends = _run_agents(library, rooms, episodes)
+            tell(f"running {episodes} episodes of {calls} calls of each agent ...")
+            (bare, seen_before, new), own, cpu, ends = _run_agents(library, rooms, episodes, calls)
     baseline = statistics.median(bare)
     rows = {
         "a bare agent's call": bare,
         "added, known situations": [seconds - baseline for seconds in seen_before],
-        "its own work, known situations": known_own,
+        "its own work, known situations": own[1],
+        "its own work, known situations, CPU": cpu[1],
         "added, new situations": [seconds - baseline for seconds in new],
-        "its own work, new situations": new_own,
+        "its own work, new situations": own[2],
+        "its own work, new situations, CPU": cpu[2],
         "the end of a run": ends,
     }
     return [
-        {"n": steps, "what": what, "mean_ms": round(1000 * statistics.fmean(times), 3)}
+        {"n": steps, "calls": calls, "what": what, "mean_ms": round(1000 * statistics.fmean(times), 3)}
         | summarize_ms([1000 * seconds for seconds in times])
         for what, times in rows.items()
     ]
@@ -127,13 +130,16 @@ Times = tuple[list[float], list[float], list[float]]
 """Seconds of the bare agent, of the one in known situations, and of the one in new situations."""
 
 
-def _run_agents(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tuple[Times, Times, list[float]]:
+def _run_agents(
+    library: ExperienceLibrary, rooms: Rooms, episodes: int, calls: int
+) -> tuple[Times, Times, Times, list[float]]:
     """Run the three agents in turn.
 
     Returns:
-        Seconds between model calls, seconds of the middleware's own work, and seconds at the end of runs that learn.
+        Seconds between model calls, seconds and CPU seconds of the middleware's own work, and seconds at the end of
+        runs that learn.
     """
-    observations = {f"thing {n}": rooms.draw_state().observation for n in range(CALLS)}
+    observations = {f"thing {n}": rooms.draw_state().observation for n in range(calls)}
 
     @tool
     def look(at: str) -> str:
@@ -146,6 +152,7 @@ def _run_agents(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tupl
     agents: list[Any] = [create_agent(model, [look], middleware=arm) for model, arm in zip(models, arms, strict=True)]
     times: Times = ([], [], [])
     own: Times = ([], [], [])
+    cpu: Times = ([], [], [])
     ends: list[float] = []
 
     def run_episode(arm: int) -> float:
@@ -155,7 +162,7 @@ def _run_agents(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tupl
         for middleware in arms[arm]:
             middleware.intervals.clear()
         request = "Look for the lost umbrella." if arm == 2 else "Look around, and find your way."
-        agents[arm].invoke({"messages": [("user", request)]}, {"recursion_limit": 10 * CALLS})
+        agents[arm].invoke({"messages": [("user", request)]}, {"recursion_limit": 10 * calls})
         return time.perf_counter()
 
     turns = {arm: partial(run_episode, arm) for arm in range(len(arms))}
@@ -163,9 +170,10 @@ def _run_agents(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tupl
         for arm, model in enumerate(models):
             spans = list(zip(model.ended, model.started[1:], strict=False))
             times[arm].extend(started - ended for ended, started in spans)
-            own[arm].extend(middleware.seconds_between(*span) for middleware in arms[arm] for span in spans)
+            for of, seconds in ((1, own), (2, cpu)):
+                seconds[arm].extend(middleware.seconds_between(*span, of) for middleware in arms[arm] for span in spans)
         ends.append(ended[1] - models[1].ended[-1])
-    return times, own, ends
+    return times, own, cpu, ends
 
 
 def _build_library(path: Path, steps: int) -> tuple[ExperienceLibrary, Rooms]:
