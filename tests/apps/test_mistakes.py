@@ -1,7 +1,9 @@
 # mypy: disable-error-code="arg-type"
 """A mistyped word, path or name ends a command at once, with the value and what to do; nothing is left behind."""
 
+import os
 import shutil
+import sys
 
 import pytest
 
@@ -60,6 +62,38 @@ def test_servers_and_hooks_refuse_what_can_be_no_library(hardwon, tmp_path, monk
     ):
         assert words in hardwon(*command, path, expect=1).stderr
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["proxy", "own.db", "--upstream", "http://["], "upstream is 'http://['; use a URL such as"),
+        (["proxy", "own.db", "--upstream", "http://127.0.0.1:99999/v1"], "99999/v1'; use a URL such as"),
+        (["run", "own_leaving:Door"], "'own_leaving:Door' cannot be imported"),
+        (["eval", "episodic", "--environment", "own_leaving:Door"], "'own_leaving:Door' cannot be imported"),
+        (["run", "wiki", "--train-seeds", "²"], "seeds are '²'; write them as A-B"),
+        (["run", "wiki", "--eval-seeds", "0-99999999999"], "name at most 1,000,000 of them"),
+        (["run", "wiki", "--params", "entities=²"], "entities is '²'; use a whole number"),
+        (["run", "wiki", "--eval-every", "²"], "--eval-every is '²'; give a number"),
+        (["eval", "episodic", "--environment", "wiki", "--seeds", "9" * 5000], "write them as A-B"),
+        (["memory", "reembed", "own.db", "--embedder", "hashing:²"], "hashing dimension is '²'; use a whole number"),
+    ],
+)
+def test_a_value_that_nearly_has_the_form(hardwon, tmp_path, monkeypatch, arguments, words):
+    """Digits that are no numbers, an address with half a bracket, a module that ends the process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "own_leaving.py").write_text("raise SystemExit(3)")
+    ExperienceLibrary.open("own.db").close()
+    assert words in hardwon(*arguments, expect=2).stderr
+
+
+def test_a_library_whose_name_is_not_text_is_recalled_from(hardwon, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / os.fsdecode(b"caf\xe9.db")
+    ExperienceLibrary.open(other).close()
+    sizes = ("--episodes", 1, "--eval-seeds", "100-100", "--seed", 0, "--jobs", 1, "--arms", "task", "--out", "out")
+    assert hardwon("run", "wiki", *sizes, "--beside", other).exit_code == 0
 
 
 def test_an_export_writes_over_nothing_but_an_export(hardwon, tmp_path):

@@ -14,6 +14,7 @@ import typer
 
 from benchmarks.harness.tables import Place
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.validation import parse_range
 
 if TYPE_CHECKING:
     from hardwon.apps.experiment import ExperimentPlan
@@ -190,7 +191,7 @@ def build_plans(
     Lookahead values are read at every step, so `LookaheadPolicy` has no arm that reads the library once per episode.
     """
     from hardwon.apps.experiment import ExperimentPlan
-    from hardwon.apps.experiment.seeds import TRAIN_SEEDS, parse_seeds
+    from hardwon.apps.experiment.seeds import TRAIN_SEEDS
 
     for number, (fold, test_seeds) in enumerate(case.tests):
         plan = ExperimentPlan(
@@ -199,9 +200,9 @@ def build_plans(
             params=case.params,
             episodes=case.episodes,
             checkpoints=case.checkpoints,
-            train_seeds=parse_seeds(TRAIN_SEEDS),
+            train_seeds=tuple(parse_range(TRAIN_SEEDS)),
             eval_fold=fold,
-            eval_seeds=parse_seeds(test_seeds),
+            eval_seeds=tuple(parse_range(test_seeds)),
             arms=tuple(arm for arm in case.arms if (policy, arm) != ("lookahead", "task")),
             policy=policy,
             library=str(out / name / "library.db"),

@@ -32,6 +32,8 @@ MAX_K = 1_000_000
 LARGEST = 1e100
 """Largest absolute reward or score. Sums of many rewards stay finite."""
 _WHOLE = 2**63
+MOST_SEEDS = 1_000_000
+"""Numbers that a range of seeds may name."""
 # no file name contains a NUL, and a lone surrogate has no UTF-8 form
 _NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
 # control characters could also change the terminal that shows an id
@@ -291,6 +293,31 @@ def check_whole(name: str, value: object) -> None:
         raise WrongType(f"{name} is {describe_value(value)}; give a whole number.")
     if not -_WHOLE <= value < _WHOLE:
         raise ConfigError(f"{name} is beyond 64 bits; give a smaller one.")
+
+
+def read_whole(text: str) -> int | None:
+    """Return the number that decimal digits write; None if other signs do, or it is beyond 64 bits.
+
+    `int` refuses thousands of digits, and superscripts, which are digits but not decimal.
+    """
+    return int(text) if text.isdecimal() and len(text) <= len(str(_WHOLE)) - 1 else None
+
+
+def parse_range(text: str) -> range:
+    """Return the seeds of a range such as `100-149`, or of a number such as `7`.
+
+    Raises:
+        ConfigError: The text is not a range, runs backwards, or has too many numbers.
+    """
+    start, dash, end = text.strip().partition("-")
+    first, last = read_whole(start), read_whole(end if dash else start)
+    if first is None or last is None:
+        raise ConfigError(f"seeds are {text[:80]!r}; write them as A-B, for example 100-149.")
+    if last < first:
+        raise ConfigError(f"seeds are {text!r}, a range that runs backwards; write the smaller number first.")
+    if last - first >= MOST_SEEDS:  # listed, and drawn from, as a whole
+        raise ConfigError(f"seeds are {text!r}; name at most {MOST_SEEDS:,} of them.")
+    return range(first, last + 1)
 
 
 def check_count(name: str, value: object) -> None:

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from hardwon.__main__ import main
 from hardwon.apps.cli.app import app
 from hardwon.apps.experiment import ExperimentPlan, interval, run_plan, runner, summarise, training_order
-from hardwon.apps.experiment.seeds import parse_checkpoints, parse_seeds
+from hardwon.apps.experiment.seeds import parse_checkpoints
 from hardwon.apps.render.plot import draw_curve
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.memory.validation import parse_range
 
 MAPREADER = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
 ARGUMENTS = [
@@ -54,13 +55,26 @@ def outcomes(rows):
 
 
 def test_seeds_are_a_range_with_both_ends():
-    assert parse_seeds("100-103") == (100, 101, 102, 103)
+    assert parse_range("100-103") == range(100, 104)
+    assert parse_range(" 7 ") == range(7, 8)
 
 
-@pytest.mark.parametrize("text", ["", "a-b", "5-", "9-3", "1,2"])
+@pytest.mark.parametrize("text", ["", "a-b", "5-", "9-3", "1,2", "²", "1-²", "9" * 5000, "0-99999999999", "-5", "1--2"])
 def test_seeds_that_are_no_range_are_refused_with_the_form(text):
-    with pytest.raises(ConfigError, match="seeds"):
-        parse_seeds(text)
+    """Also digits that are no numbers, and more numbers than fit into memory."""
+    with pytest.raises(ConfigError, match="seeds") as refused:
+        parse_range(text)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("title", ["a $\\bad$ game", "half \udcff", "a" * 5000, "", "🚀\n名"])
+def test_any_name_of_a_game_stands_above_its_curve(tmp_path, title):
+    draw_curve(
+        {"task": {"curve": [(0, 0.0), (1, 1.0)], "curve_ci95": [(0, 0.0, 0.1), (1, 0.9, 1.0)]}},
+        tmp_path / "curve.png",
+        title,
+    )
+    assert (tmp_path / "curve.png").stat().st_size < 200_000
 
 
 @pytest.mark.parametrize(

@@ -172,5 +172,5 @@ def test_settings_of_other_programs_have_no_bounds():
 
 
 def test_a_range_of_seeds_is_not_longer_than_it_can_be_drawn_from():
-    with pytest.raises(ConfigError, match="name at most 1000000 instances"):
+    with pytest.raises(ConfigError, match="name at most 1,000,000 of them"):
         of({**LEAST, "tasks": {"train": {"fold": "train", "seeds": "0-99999999999"}, "eval": {"fold": "dev"}}})

@@ -74,7 +74,7 @@ class Checkpoints:
         """Return all checkpoint folders, oldest first, whether intact or not."""
         if not self.folder.is_dir():
             return []
-        return sorted(path for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
+        return sorted(path for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def _prune(self) -> None:
         """Delete old checkpoints and leftovers of interrupted saves."""
@@ -201,7 +201,7 @@ def read_history(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the weights of all roles by iteration."""
     import torch
 
-    files = sorted(path for path in folder.glob("*.pt") if path.stem.isdigit())
+    files = sorted(path for path in folder.glob("*.pt") if path.stem.isdecimal())
     return {int(path.stem): torch.load(path, map_location="cpu", weights_only=True) for path in files}
 
 

@@ -185,6 +185,7 @@ def name_stores(libraries: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for library in libraries:
         name = library_name(library).rstrip("/").rpartition("/")[2].removesuffix(".db").replace(":", "-")
+        name = name.encode(errors="replace").decode()  # of a file whose name is not UTF-8
         if name in named:
             raise ConfigError(f"two libraries beside the own one are called {name}; rename one of the files.")
         named[name] = library

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hardwon.apps.shared.trained import RULES
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.validation import parse_range, read_whole
 
 if TYPE_CHECKING:
     from hardwon.runtime import Environment
@@ -36,7 +37,7 @@ def choose_seeds(
     """Return the training and test seeds: the given ones, else those that the environment has."""
     if fold not in FOLDS:
         raise UnknownName.of("fold", fold, FOLDS)
-    given = [None if text is None else parse_seeds(text) for text in (train, test)]
+    given = [None if text is None else tuple(parse_range(text)) for text in (train, test)]
     if given[0] is not None and given[1] is not None:
         return given[0], given[1]
     from hardwon.runtime.environments import count_seeds
@@ -46,7 +47,7 @@ def choose_seeds(
         existing = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
     finally:
         world.close()
-    learned, tested = parse_seeds(TRAIN_SEEDS), parse_seeds(EVAL_SEEDS)
+    learned, tested = tuple(parse_range(TRAIN_SEEDS)), tuple(parse_range(EVAL_SEEDS))
     if isinstance(existing[0], int):
         learned = learned[: existing[0]]
     # A small fold: test on its last seeds, so that train and test seeds overlap as little as possible.
@@ -55,25 +56,11 @@ def choose_seeds(
     return given[0] or learned, given[1] or (tested[:10] if is_model else tested)
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of a range such as `100-149` or a number such as `7`.
-
-    Raises:
-        ConfigError: The text is not a range, or runs backwards.
-    """
-    first, dash, last = text.strip().partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise ConfigError(f"seeds are {text!r}; write them as A-B, for example 100-149.")
-    seeds = tuple(range(int(first), int(last or first) + 1))
-    if not seeds:
-        raise ConfigError(f"seeds are {text!r}, a range that runs backwards; write the smaller number first.")
-    return seeds
-
-
 def parse_checkpoints(text: str, episodes: int, is_model: bool = False) -> tuple[int, ...]:
     """Return the episode counts at which to test: 0, every N episodes or each of a list, and the last."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(not part.isdigit() for part in parts) or parts == ["0"]:
+    counts = [read_whole(part) for part in parts]
+    if None in counts or counts == [0]:
         raise ConfigError(f"--eval-every is {text!r}; give a number of episodes, or a list such as 10,25,50,100.")
     if len(parts) > 1:
         points = {int(part) for part in parts}

@@ -27,6 +27,15 @@ NO_OWN_HEADERS: Any = {"server_header": False, "date_header": False}
 """Settings with which a client gets the headers of the upstream server alone."""
 
 
+def _is_url(text: str) -> bool:
+    """Return whether a text is the URL of an HTTP server."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a lone "[", or a port above 65535
+        return False
+
+
 def serve_proxy(
     opener: Callable[[], ExperienceLibrary],
     upstream: str,
@@ -40,7 +49,7 @@ def serve_proxy(
     tell: Callable[[str], None],
 ) -> None:
     """Serve until a signal arrives."""
-    if urlsplit(upstream).scheme not in ("http", "https") or not urlsplit(upstream).hostname:
+    if not _is_url(upstream):
         raise ConfigError(f"upstream is {upstream!r}; use a URL such as https://api.openai.com/v1.")
     if not is_loopback(host):
         raise ConfigError(

@@ -62,7 +62,9 @@ def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) ->
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel("training episodes")
     axes.set_ylabel("success on unseen tasks")
-    axes.set_title(title, loc="left", fontsize=11)
+    # A name of a game may have signs of mathematics, half a character, or thousands of characters.
+    printable = title[-200:].encode(errors="replace").decode()
+    axes.set_title(printable, loc="left", fontsize=11, parse_math=False)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

@@ -16,6 +16,7 @@ from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.tracing import trace_advice
+from hardwon.memory.validation import read_whole
 
 from . import lists
 
@@ -91,9 +92,8 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
 
 def _parse_number(text: str) -> int:
     """Return the number in a text, or -1, which no record has."""
-    # `isdigit` accepts superscripts and other digits that `int` may reject, hence `isascii`.
-    # Numbers with this many digits are longer than any id and could overflow SQLite's integers.
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else -1
+    number = read_whole(text)
+    return -1 if number is None else number
 
 
 def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hardwon.memory.errors import ConfigError, EmbedderMismatch, MissingExtra, UnknownName
 from hardwon.memory.situations.scripts import separate
+from hardwon.memory.validation import read_whole
 
 Vectors = NDArray[np.float32]
 """One vector (dim,) or several (n, dim), normalized to length 1."""
@@ -191,9 +192,10 @@ def open_embedder(spec: "str | Embedder | None" = None) -> Embedder:
         return spec
     name, _, rest = (spec or "hashing").partition(":")
     if name == "hashing":
-        if rest and not rest.isdigit():
-            raise ConfigError(f"hashing dimension is {rest!r}; use a whole number, for example hashing:256.")
-        return HashingEmbedder(int(rest) if rest else 256)
+        dim = read_whole(rest) if rest else 256
+        if dim is None:
+            raise ConfigError(f"hashing dimension is {rest[:80]!r}; use a whole number, for example hashing:256.")
+        return HashingEmbedder(dim)
     if name == "sentence-transformers" and rest:
         return SentenceTransformerEmbedder(rest)
     raise UnknownName.of("embedder", spec or "", ["hashing", "hashing:DIM", "sentence-transformers:MODEL"])

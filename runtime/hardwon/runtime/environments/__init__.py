@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.memory.validation import read_whole
 from hardwon.runtime.interfaces.types import Environment
 
 from .own import open_custom
@@ -33,9 +34,9 @@ def _open_bfcl(game: str | None, params: str) -> Environment:
     from .bfcl import Bfcl
 
     choices = _get_parameter("bfcl", params, "choices") or "0"
-    if not choices.isdigit():
-        raise ConfigError(f"choices is {choices!r}; use a whole number, such as choices=8.")
-    return Bfcl(game or "base", choices=int(choices))
+    if (number := read_whole(choices)) is None:
+        raise ConfigError(f"choices is {choices[:80]!r}; use a whole number, such as choices=8.")
+    return Bfcl(game or "base", choices=number)
 
 
 def _open_alfworld(game: str | None, params: str) -> Environment:
@@ -67,9 +68,9 @@ def _open_wiki(game: str | None, params: str) -> Environment:
     if (game or "2") not in HOPS:
         raise UnknownName.of("game of wiki", str(game), HOPS)
     entities = _get_parameter("wiki", params, "entities") or str(ENTITIES)
-    if not entities.isdigit():
-        raise ConfigError(f"entities is {entities!r}; use a whole number, such as entities=120.")
-    return Wiki(int(game or "2"), entities=int(entities))
+    if (number := read_whole(entities)) is None:
+        raise ConfigError(f"entities is {entities[:80]!r}; use a whole number, such as entities=120.")
+    return Wiki(int(game or "2"), entities=number)
 
 
 def _get_parameter(environment: str, params: str, name: str) -> str:

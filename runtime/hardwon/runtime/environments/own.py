@@ -21,7 +21,7 @@ def open_custom(name: str, game: str | None, params: str) -> Environment:
         target: Any = importlib.import_module(module)
         for part in attribute.split("."):
             target = getattr(target, part)
-    except Exception as error:  # importing runs the user's code, which can raise anything
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which can raise anything
         raise UnknownName(
             f"environment {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. "
             "Give MODULE:CLASS of a file in the current folder (world:Corridor for world.py), or of a module."

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from hardwon.memory import State, Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action
 from hardwon.memory.situations.phrases import head_noun
+from hardwon.memory.validation import read_whole
 from hardwon.memory.values.demonstration_index import Demonstration, DemonstrationIndex
 from hardwon.memory.values.tuning import TUNING as VALUES
 from hardwon.runtime.interfaces.types import Context
@@ -305,4 +306,5 @@ class _Search:
 def _number_of(name: str) -> tuple[str, int, str]:
     """Return a key that orders `drawer 2` before `drawer 10`."""
     stem, _, last = name.rpartition(" ")
-    return (stem, int(last), "") if last.isdigit() else (name, 0, "")
+    number = read_whole(last)
+    return (name, 0, "") if number is None else (stem, number, "")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hardwon.memory import Step
+from hardwon.memory.validation import read_whole
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.chat_model import awaits, in_own_loop, in_thread, name_of, open_model, usage_of
 from hardwon.runtime.llm.prompts import block, step_line
@@ -127,5 +128,5 @@ class ChatTeamJudge:
         reply, _ = await self._model.answer(
             [("system", rules), ("user", f"{block('task', task, TUNING.part_chars)}\n\n{listed}")]
         )
-        number = "".join(char for char in reply if char.isdigit())
-        return int(number) - 1 if number and 1 <= int(number) <= len(answers) else None
+        number = read_whole("".join(char for char in reply if char.isdecimal()))
+        return number - 1 if number is not None and 1 <= number <= len(answers) else None

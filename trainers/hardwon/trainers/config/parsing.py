@@ -199,7 +199,7 @@ def import_callable(name: str, setting: str) -> Callable[..., Any]:
         sys.path.append(folder)
     try:
         value: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs the user's code, which can raise anything
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which can raise anything
         raise UnknownName(
             f"{setting} {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. Give "
             "MODULE:CALLABLE of a file in the current folder, or of an installed module."

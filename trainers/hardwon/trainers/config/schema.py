@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.validation import parse_range
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers import ComposerParts
@@ -22,9 +23,6 @@ from .policy import PolicySettings as PolicySettings
 from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
 from .schedules import look_up
 from .sources import check_parts
-
-MOST_WORLDS = 1_000_000
-"""Task instances that a range of seeds can name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +62,7 @@ class TaskInstances:
         Raises:
             ConfigError: `seeds` is not a range A-B.
         """
-        first, dash, last = self.seeds.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ConfigError(f"seeds is {self.seeds!r}; write them as A-B, for example 100-149.")
-        if int(last or first) - int(first) >= MOST_WORLDS:  # listed, and drawn from, as a whole
-            raise ConfigError(f"seeds is {self.seeds!r}; name at most {MOST_WORLDS} instances.")
-        if int(last or first) < int(first):
-            raise ConfigError(f"seeds is {self.seeds!r}; write the smaller number first.")
-        return tuple((self.fold, seed) for seed in range(int(first), int(last or first) + 1))
+        return tuple((self.fold, seed) for seed in parse_range(self.seeds))
 
 
 @dataclass(frozen=True, kw_only=True)

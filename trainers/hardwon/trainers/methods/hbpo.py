@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.validation import read_whole
 from hardwon.trainers.algorithms.advantages import Advantages, Trace, standardize
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts, group_specs
@@ -94,10 +95,9 @@ class Budgets(Composer):
             turns: The budgets.
         """
         super().__init__(parts)
-        fields = [field.strip() for field in turns.split(",")]
-        if not all(field.isdigit() and int(field) for field in fields) or len({*fields}) < len(fields):
+        self._budgets = [read_whole(field.strip()) or 0 for field in turns.split(",")]
+        if 0 in self._budgets or len({*self._budgets}) < len(self._budgets):
             raise ConfigError(f"turns is {turns!r}; write different whole numbers from 1 on, as 2, 4, 8.")
-        self._budgets = [int(field) for field in fields]
 
     def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
         """Return the episodes, each with a budget; copies take the budgets in turn."""
