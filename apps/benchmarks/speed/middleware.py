@@ -86,7 +86,7 @@ class TimedMiddleware(ExperienceMiddleware):
             self.intervals.append((start, time.perf_counter() - start, time.thread_time() - cpu))
 
     def seconds_between(self, ended: float, started: float, of: int) -> float:
-        """Return the seconds (1) or CPU seconds (2) of its own work between the end of a model call and the next one."""
+        """Return the seconds (1) or CPU seconds (2) of its own work between the end of a model call and the next."""
         return sum(interval[of] for interval in self.intervals if ended <= interval[0] < started)
 
 

@@ -242,6 +242,7 @@ def test_a_success_long_after_is_no_repair():
         ([["look"], ["look"]], ("look",)),
         ([['buy(what="tea", n=2)'], ['buy(what="milk", n=2)']], ("buy(what={1}, n=2)",)),
         ([["take {9}"], ["take cup"]], ("take {1}",)),
+        ([['mail(to="[redacted:email]", n=2)'], ['mail(to="[redacted:email]", n=2)']], ("mail(to={1}, n=2)",)),
     ],
 )
 def test_the_least_general_pattern_keeps_what_is_equal(runs, patterns):

@@ -268,6 +268,15 @@ def test_holes_stand_in_the_place_of_the_values(action, general):
     assert generalize_action(action, Visible(None), {*parse_action(action).slots, *chosen}) == action
 
 
+@pytest.mark.parametrize("value", ["[redacted:email]", "mail [redacted:email] today"])
+def test_a_redacted_value_is_a_hole_however_many_requests_had_it(value):
+    """Nobody can make a call with it, and a model would try."""
+    action = f'send(to="{value}", priority=2)'
+    supported = {*parse_action(action).slots, *find_chosen_words(action)}
+    assert generalize_action(action, Visible(None), supported) == "send(to={to}, priority=2)"
+    assert generalize_action(action, Visible(None, everything=True), supported) == action
+
+
 @pytest.mark.parametrize(
     ("action", "general"),
     [

@@ -73,7 +73,7 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
 
     Args:
         library: The library.
-        about: The id of a lesson, or words of a lesson or an action; empty for the first lesson that the agent was told.
+        about: The id of a lesson, or words of a lesson or an action; empty for the first lesson that was told.
         ref: The id of the episode, or `step:1234` for the episode of a step; empty for the newest episode.
     """
     if ref.startswith(STEP):

@@ -14,6 +14,7 @@ from typing import Any
 
 from hardwon.memory.records import State
 from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
+from hardwon.memory.situations.phrases import REDACTED
 
 from .tuning import TUNING
 
@@ -27,7 +28,7 @@ _PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
 def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the least general patterns that match all runs of one shape.
 
-    Equal arguments stay and others become holes. Arguments that vary together share a hole.
+    Equal arguments stay and others become holes, also redacted ones. Arguments that vary together share a hole.
 
         generalise([["open oven", "take pie"], ["open fridge", "take pie"]]) == ("open {1}", "take pie")
     """
@@ -38,7 +39,7 @@ def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
         arguments, changed = [], {}
         for values in zip(*(action.slots for action in parsed), strict=True):
             # The same tuple of values gets the same hole, which keeps arguments linked across steps.
-            same = all(value == values[0] for value in values)
+            same = all(value == values[0] for value in values) and not REDACTED.search(values[0])
             arguments.append(values[0] if same else holes.setdefault(values, f"{{{len(holes) + 1}}}"))
             if not same:
                 changed[values[-1]] = arguments[-1]

@@ -74,7 +74,8 @@ _NUMBERED = re.compile(r"([^\W\d_][\w'-]*[^\W\d_])(?:[_#-]\d+|(?<=[^\W\d_]{4})\d
 _ASIDE = re.compile(r"(?<=\S)\s+[(\[<][^()\[\]<>]*[)\]>]\s*\Z")
 _UNSAFE = re.compile(r"[,(){}\[\]\"]+")
 """Characters that have a meaning in patterns, which are parsed like actions."""
-_REDACTED = re.compile(r"\[redacted:\w+\]")
+REDACTED = re.compile(r"\[redacted:\w+\]")
+"""What stands for a secret or an address; no call can be made with it."""
 _WHOLE = re.compile(r"[./\\@:]")
 """Characters in paths, addresses, versions and file names, which stay whole."""
 
@@ -166,7 +167,7 @@ def full_name(phrase: str) -> str:
         if not (is_numeric and token in _MARKERS)
     ]
     name = " ".join(filter(None, kept)) or head_noun(phrase)
-    is_abstract = name.count(" ") >= TUNING.max_label_words or _LONG_NUMBER.search(name) or _REDACTED.search(phrase)
+    is_abstract = name.count(" ") >= TUNING.max_label_words or _LONG_NUMBER.search(name) or REDACTED.search(phrase)
     return head_noun(phrase) if is_abstract or HOLE.fullmatch(phrase) else name
 
 
@@ -181,7 +182,7 @@ def _tokens(phrase: str, *, with_aside: bool = False) -> list[str]:
 
 def _bare(token: str) -> str:
     """Return a token without surrounding punctuation, but with leading dots: `..`, `./run`, `.env`."""
-    if redacted := _REDACTED.search(token):
+    if redacted := REDACTED.search(token):
         return redacted[0]
     bare = token.strip(_AROUND)
     return bare.rstrip(".").rstrip(_AROUND) if bare.strip(".") else bare
@@ -258,7 +259,7 @@ def identity(value: str, name: str = "") -> str | None:
     if HOLE.fullmatch(value.strip()):
         return value.strip()
     # one mark stands for any number of secrets, so it distinguishes nothing
-    if _REDACTED.search(value):
+    if REDACTED.search(value):
         return None
     text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in normalize(value).split())))
     if not text:

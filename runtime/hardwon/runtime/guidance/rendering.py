@@ -15,6 +15,7 @@ from operator import itemgetter
 from hardwon.memory import Estimate, Item, Outcome, State, Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
+from hardwon.memory.situations.phrases import REDACTED
 from hardwon.memory.situations.refinements import names_all_things
 from hardwon.memory.situations.scripts import split_words
 from hardwon.memory.situations.titles import BEGINNING, WITH_FAILED_VALUES, end_sentence, name_holes
@@ -63,7 +64,7 @@ class Visible:
 def generalize_action(
     action: str, visible: Visible, supported: Collection[str] = (), copied: Collection[str] = ()
 ) -> str:
-    """Return an action with named holes for the values that neither the present nor independent requests show.
+    """Return an action with named holes for redacted values, and those that neither the present nor requests show.
 
     If that is true of other words of a call, such as a subcommand, only the names of the tool and of its parameters are
     left. If it is true of a name that was copied from a result, or of a command without a name, the text is empty.
@@ -75,7 +76,8 @@ def generalize_action(
         form = form_of(action)
         return form if form.endswith(")") else ""
     parsed = parse_action(action)
-    hidden = {n for n, slot in enumerate(parsed.slots) if slot not in supported and not visible.shows(slot)}
+    given = {value for value in supported if not REDACTED.search(value)}  # the value itself is not known
+    hidden = {n for n, slot in enumerate(parsed.slots) if slot not in given and not visible.shows(slot)}
     has_leftover = not visible.shows(_find_leftover_words(action, parsed.slots, visible))
     if not hidden and not has_leftover:
         return action
