@@ -14,6 +14,7 @@ from typing import Any
 
 from hardwon.memory.records import State
 from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
+from hardwon.memory.situations.commands import is_sql
 from hardwon.memory.situations.phrases import REDACTED
 
 from .tuning import TUNING
@@ -101,10 +102,11 @@ def find_changes(failed: str, fixed: str) -> tuple[ArgumentChange, ...]:
 
 
 def find_replacement(failed: str, fixed: str) -> str:
-    """Return the tool with the same arguments, or the program with the same subcommand, that another call used instead.
+    """Return what another call used instead: a tool for the same arguments, a program for a subcommand, or a table.
 
-    `pnpm test` for `npm test`, and `lookup(word="fee")` for `search(word="fee")`, but not `cat a.py` for `pytest a.py`,
-    which looks at the same thing for another purpose. Empty if it is no such call.
+    `pnpm test` for `npm test`, `lookup(word="fee")` for `search(word="fee")`, and a query that differs in its table
+    alone, but not `cat a.py` for `pytest a.py`, which looks at the same thing for another purpose. Empty if it is no
+    such call.
     """
     old, new = parse_action(failed), parse_action(fixed)
     before, after = ({part.name: part for part in call.parts} for call in (old, new))
@@ -114,6 +116,11 @@ def find_replacement(failed: str, fixed: str) -> str:
     if old.verb != new.verb or len(changed) != 1:
         return "" if changed or old.verb == new.verb else new.verb
     was, now = before[changed[0]], after[changed[0]]
+    if is_sql(was.value, was.name):
+        pairs = zip(was.value.split(), now.value.split(), strict=False)
+        words = [new for word, new in pairs if word != new]
+        is_table = was.frame != now.frame and len(words) == 1 and len(was.value.split()) == len(now.value.split())
+        return words[0] if is_table else ""
     (program, *rest), words = was.frame.split() or [""], now.frame.split()
     given = words[: len(words) - len(rest)]
     is_same = bool(rest) and words[len(given) :] == rest and was.slots == now.slots and rest[0].isalpha()
