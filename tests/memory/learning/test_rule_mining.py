@@ -288,6 +288,16 @@ def test_a_rule_for_all_values_of_an_argument_needs_failures_with_several(librar
     assert library.check(now, "deploy(service=chat, region=us)").allowed is (len(regions) == 1)
 
 
+@pytest.mark.parametrize(("condition", "kinds"), [("around 1: -", []), ("again failed", ["guardrail"])])
+def test_to_repeat_a_call_is_useless_whatever_its_value(condition, kinds):
+    """A value that all failures share says nothing of others, except that such a call fails again."""
+    values = ValueTable()
+    for number in range(TUNING.wide_episodes):
+        keys = [f"! find(word={{1}}, lang={{2}}) @ {condition}", "! find(word={1}, lang=en)"]
+        values.add(keys, 0.0, number, action=f"find(word={SERVICES[number]}, lang=en)", bad=True, episode=number)
+    assert [item.kind for item in found(values) if item.condition != ALWAYS] == kinds
+
+
 def test_a_value_that_worked_once_or_with_one_thing_alone_is_not_forbidden(library, episode):
     """Nothing follows for other things, nor from failures before a success."""
     for number in range(3 * len(SERVICES)):

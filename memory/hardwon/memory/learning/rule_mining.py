@@ -158,8 +158,9 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
         return None
     wide = not operator or ("{1}" in pattern and not (operator == "again" and _is_in_vain(values)))
     # If only one object failed, nothing follows for other objects of the same kind.
-    is_of_one = not cell.several_bad or _is_of_one_value(pattern, cell, values)
-    if wide and operator in ("", "around", "again") and is_of_one:
+    if wide and operator in ("", "around", "again") and not cell.several_bad:
+        return None
+    if wide and operator == "around" and _is_of_one_value(pattern, cell, values):
         return None
     losing = cell.lost >= TUNING.lost_share * cell.failed
     needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
