@@ -76,6 +76,7 @@ def test_servers_and_hooks_refuse_what_can_be_no_library(hardwon, tmp_path, monk
         (["run", "wiki", "--params", "entities=²"], "entities is '²'; use a whole number"),
         (["run", "wiki", "--eval-every", "²"], "--eval-every is '²'; give a number"),
         (["eval", "episodic", "--environment", "wiki", "--seeds", "9" * 5000], "write them as A-B"),
+        (["eval", "episodic", "--environment", "wiki", "--fold", "\udcff"], "--fold '\\udcff' (str) contains"),
         (["memory", "reembed", "own.db", "--embedder", "hashing:²"], "hashing dimension is '²'; use a whole number"),
     ],
 )

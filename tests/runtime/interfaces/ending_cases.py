@@ -23,6 +23,12 @@ LIMITS = [
     "Agent stopped due to iteration limit or time limit.", "Maximum number of turns 10 reached.", "Reached max steps.",
     "Max iterations of 20 reached! Partial answer: 4", "Error: Reached max turns (5)", "Max turns (10) exceeded",
     "Tool call limit exceeded. Do not call 'act' again.", "I have run out of steps.", "Stopped after 9 iterations.",
+    "The maximum number of turns (10) has been reached, so I have to stop here.", "Error code: 429 - {'error': {}}",
+    "I stopped because the maximum number of iterations was reached.", "Rate limit exceeded, please try again later.",
+    "Request timed out.", "Operation cancelled by user.", "[Conversation interrupted by user]", "Internal server error",
+    "User aborted the request", "stream disconnected before completion", "Context window exceeded", "LLM call failed",
+    "This model's maximum context length is 8192 tokens.", "Waiting for approval...", "Run cancelled",
+    "Awaiting your confirmation to proceed.", "I'm sorry, but I can't assist with that.",
     "Request was aborted.", "I have used up my budget for this task.", "I was not able to finish: see page 2.",
 ]  # fmt: skip
 """Answers that a framework writes in the place of the model."""
@@ -49,6 +55,12 @@ UNFINISHED_MESSAGES = [
         ]
     },
     {"content": "\u200b"},
+    *({"content": text} for text in ("...", "[]", "<|im_end|>", "(no content)", "[truncated]", "—", "<|eot_id|> ...")),
+    *({"content": text} for text in ("<think>I should call", "<think>\nSo\n</think>\n\n", "<thinking>a</thinking>")),
+    {"content": 'Let me look.\n<tool_call>{"name": "act"}\n</tool_call>'},
+    {"content": [{"type": "text", "text": '[TOOL_CALLS][{"name": "act"}]'}]},
+    {"content": "<function=act>{}</function>"},
+    {"content": "<｜tool▁calls▁begin｜>act"},
     {"content": ""},
     {"content": None},
     {"content": "Let me look.", "invalid_tool_calls": [{"name": "act", "args": "{", "id": "9", "error": "not JSON"}]},
@@ -65,4 +77,11 @@ COMPLETED_MESSAGES = [
     {"content": "The delivery time exceeded expectations."},
     {"content": [{"type": "thinking", "thinking": "Where is it?"}, {"type": "text", "text": "Done."}]},
     {"content": [{"type": "text", "text": "Done."}]},
+    *({"content": text} for text in ("42", "✅", "👍", "是", "≥", "None", "<b>Done</b>", "<think>a</think>Done.")),
+    {"content": "The rate limit is 5 per minute, and requests that timed out are sent again."},
+    {"content": "Waiting time is 5 minutes. The approval is in the file."},
+    {"content": "I'm sorry to hear that; the order was cancelled, and the request for a refund is sent."},
+    {"content": "Models write `<tool_call>` in such a text."},
+    {"content": "An example:\n```\n<tool_call>{}</tool_call>\n```"},
+    {"content": "The model's context window is 8192 tokens."},
 ]

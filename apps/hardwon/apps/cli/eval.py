@@ -65,6 +65,9 @@ def evaluate(
     """Evaluate WHAT on held-out tasks and compare its arms: success with 95% intervals, harm, steps and tokens."""
     if library is not None and not common.is_address(library):
         common.must_exist(library)
+    from hardwon.memory.validation import check_id
+
+    check_id("--fold", fold or "")
     options = _Options(fold, seeds, arm, copies, temperature, library, at_once)
     if Path(what).is_dir():
         given = {"--environment": environment, "--game": game, "--params": params}

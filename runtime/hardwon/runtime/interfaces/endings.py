@@ -8,6 +8,7 @@ whole answer of the model completes a run. What says that more was to come is no
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -51,14 +52,34 @@ _LIMIT = compile_late(
     r"(?:reached|exceeded|hit|used up|r[au]n out of) (?:(?:the|its|my|our) )?"
     rf"(?:(?:max\w*|limit)\b[^.!?\n]{{0,20}}?\b)?{_UNITS}\b|"
     rf"(?:reached|exceeded|hit) (?:the |its |my )?{_UNITS} limit|"
-    rf"(?:max(?:imum)?(?: number of)? |'[^']{{1,200}}' |\w+ )?{_UNITS} ?(?:limits? |budget )?(?:of \d+ |\(?\d+\)? )?"
+    rf"(?:(?:the )?max(?:imum)?(?: number of)? |'[^']{{1,200}}' |\w+ )?{_UNITS} ?(?:limits? |budget )?"
+    r"(?:of \d+ |\(?\d+\)? )?"
     r"(?:was |were |has been |have been )?(?:reached|exceeded|exhausted)(?! (?!before|while|for|so|and)\w)|"
-    rf"stopp(?:ed|ing)(?: due to|: | after \d+ {_UNITS})|incomplete[:.!]|timed out\W*\Z)|"
-    r"(?:Sorry, need more steps to process this request|API Error\b|\[Request interrupted|"
-    r"(?:request|generation|response) (?:was )?(?:aborted|stopped|interrupted|cancell?ed)\b)",
+    rf"stopp(?:ed|ing)(?: due to|: | after \d+ {_UNITS}| because (?:of )?(?:the |a )?(?:max|limit))|"
+    r"incomplete[:.!]|timed out\W*\Z)|"
+    r"(?:Sorry, need more steps to process this request|API Error\b|Error code: \d{3}\b|Internal server error\b|"
+    r"(?:llm|model|api) (?:call|request) failed\b|rate limit (?:exceeded|reached)\b|"
+    r"context (?:window|length)(?: limit)? (?:exceeded|reached)\b|This model's maximum context length\b|"
+    r"(?:still )?(?:waiting for|awaiting) (?:(?:your|user|human|the) )?(?:approval|confirmation|input|permission)\b|"
+    r"I(?:'m| am) sorry,? (?:but )?I (?:can(?:no|')t|am (?:unable|not able) to) (?:assist|comply|help)\b|"
+    r"\W?(?:request|generation|response|run|operation|conversation|stream) (?:was |has been )?"
+    r"(?:aborted|stopped|interrupted|cancell?ed|disconnected|timed out)\b|"
+    r"user (?:aborted|cancell?ed|interrupted) the\b)",
     re.IGNORECASE,
 )
-"""Beginnings of answers that a framework writes in the place of the model when it ends a run."""
+"""Beginnings of answers that a framework writes in the place of the model when it ends a run, and of a refusal."""
+_TOKENS = compile_late(
+    r"<[|｜][^<>\s]{1,60}[|｜]>|\A\s*<(think(?:ing)?|reasoning)>.*?(?:</\1>|\Z)|"
+    r"\A\W{0,3}(?:no (?:content|output|response|text)|empty|truncated)\W{0,3}\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+"""What a server leaves in a text that is no answer: special tokens, thoughts, and words in the place of a text."""
+_UNREAD_CALL = compile_late(
+    r"^[ \t]*(?:<(?:tool_call|tool_use|function_calls?|invoke|function)\b[^<>\n]{0,200}>|\[TOOL_CALLS\]|"
+    r"<[|｜](?:tool[▁_]calls?|python_tag)[^<>\n]{0,60}[|｜]>)",
+    re.MULTILINE,
+)
+"""A call at the beginning of a line that the server should have read."""
 
 
 def read_word(word: Any, *, is_reason: bool = False) -> Ending | None:
@@ -124,9 +145,11 @@ def _find_cut_content(record: Mapping[str, Any]) -> str:
         for kind, block in zip(kinds, blocks, strict=True)
     ):
         return "tool_use"
-    texts = (block.get("text") if isinstance(block, Mapping) else block for block in blocks)
-    is_stopped = any(isinstance(text, str) and _LIMIT.match(text) for text in texts)
-    return "stopped by a limit" if is_stopped else ""
+    parts = (block.get("text") if isinstance(block, Mapping) else block for block in blocks)
+    texts = [part for part in parts if isinstance(part, str)]
+    if any(map(_LIMIT.match, texts)):
+        return "stopped by a limit"
+    return "invalid tool calls" if any(_UNREAD_CALL.search(text) and "```" not in text for text in texts) else ""
 
 
 def read_ending(messages: Sequence[Mapping[str, Any]]) -> Ending:
@@ -139,11 +162,12 @@ def read_ending(messages: Sequence[Mapping[str, Any]]) -> Ending:
         source: Mapping[str, Any] = next((message for message in reversed(messages) if message["role"] != "tool"), {})
         return "completed" if source.get("has_answer") and not source.get("unfinished") else "unfinished"
     is_answer = last.get("role") == "assistant" and not last["calls"]
-    return "completed" if is_answer and any(map(_is_visible, str(last["text"]))) else "unfinished"
+    return "completed" if is_answer and any(map(_says_something, _TOKENS.sub("", str(last["text"])))) else "unfinished"
 
 
-def _is_visible(letter: str) -> bool:
-    return letter.isprintable() and not letter.isspace()
+def _says_something(letter: str) -> bool:
+    """Return whether a character says something: a letter, a digit or a sign, and no dots or brackets alone."""
+    return letter.isprintable() and not letter.isspace() and unicodedata.category(letter)[0] != "P"
 
 
 def decide(ending: Ending, *, is_broken: bool) -> bool | None:
