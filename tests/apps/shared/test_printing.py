@@ -100,3 +100,6 @@ def test_no_word_of_a_result_or_a_list_is_cut(capsys, monkeypatch, columns):
     ]
     assert [word for word in words if word not in printed] == []
     assert "…" not in printed
+    assert "harm:" not in printed
+    print_result({**result, "arms": {"empty": arm, "step": arm}}, Path("runs/x"))
+    assert "empty: has no library; step: asks before every action\nharm: " in capsys.readouterr().out

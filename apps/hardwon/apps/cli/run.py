@@ -330,6 +330,15 @@ class _Progress:
         self._bar.stop()
 
 
+ARMS = {
+    "random": "acts at random",
+    "empty": "has no library",
+    "task": "asks it once per episode",
+    "step": "asks before every action",
+}
+"""What the agents that everybody compares do."""
+
+
 def _format_arm(arm: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of an arm."""
     low, high = arm["ci95"]
@@ -349,6 +358,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     columns = ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU")
     rows = [(name, *_format_arm(arm)) for name, arm in result["arms"].items()]
     print_figures(table(*columns, rows=rows, numbers=columns[1:], whole=("arm",)))
+    if words := [f"{arm}: {ARMS[arm]}" for arm in result["arms"] if arm in ARMS]:
+        print("; ".join(words) + "\nharm: share of tasks that empty solved and this arm did not")
     if len(result["seeds"]) == 1:
         print("The range covers the tasks of one agent seed. Agents of other seeds differ; add: --seed 0 1 2")
     excluded = sum(arm["excluded"] for arm in result["arms"].values())
