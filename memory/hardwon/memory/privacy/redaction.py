@@ -42,7 +42,7 @@ _VENDORS = {
     "AKIA ASIA ABIA ACCA": r"[A-Z0-9]{16}(?![\w-])",
     "AIza": r"[\w-]{35}(?![\w-])",
     "GOCSPX- gsk_ xai- pplx- r8_ tvly- nvapi- lsv2_pt_ lsv2_sk_ lin_api_ ntn_ sbp_ glsa_ glc_ sntrys_ pscale_tkn_ "
-    "PMAK- NRAK- pypi- sntryu_ fm2_ ATBB CCIPAT_": r"[\w-]{20,}+",
+    "PMAK- NRAK- pypi- sntryu_ fm2_ ATBB CCIPAT_ HRKU- tskey-auth- tskey-api- tskey-client-": r"[\w-]{20,}+",
     "doo_v1_ dop_v1_ dor_v1_": r"[0-9a-f]{40,}+",
     "dapi SK AC key- shpat_ shpca_ shppa_ shpss_": r"[0-9a-f]{32}(?![\w-])",
     "AGE-SECRET-KEY-1": r"\w{40,}+",

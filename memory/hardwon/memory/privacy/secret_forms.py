@@ -82,7 +82,7 @@ _OF_COMMANDS = (
     make_form("ldap", rf"\bldap[a-z]{{2,10}}\s(?:{_PROGRAM}\s)?-w\s{{1,3}}{VALUE}", certain=True),
     make_form(
         "curl",
-        rf"\bcurl\s(?:{_PROGRAM}\s)?(?:-u|--(?:proxy-)?user[ =])\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:{VALUE}",
+        rf"\bcurl\s(?:{_PROGRAM}\s)?(?:-u|--(?:proxy-)?user[ =])\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:(?!//){VALUE}",
         certain=True,
     ),
     make_form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{VALUE}"),
