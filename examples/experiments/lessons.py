@@ -2,11 +2,13 @@
 
     python -m examples.experiments.lessons runs/lessons             # all stages; repeat it to go on after a stop
     python -m examples.experiments.lessons runs/lessons --seeds 2 --villages 20 --iterations 2    # minutes, to look
+    python -m examples.experiments.lessons runs/lessons --seeds 0 --readers 3    # does reward teach a policy to read?
 
-The world is `infirmary`. One base with a chat template learns to read rules (minutes of one core). Its policy imitates
-solutions with rules in view, and its extractor a careless teacher, who overlooks two of three remarks. Then, for each
-seed, the extractor learns from trials of its lessons. Every arm answers the same requests in villages that no stage has
-seen, after the same eight first visits; only the items in the library differ. The settings are fixed in this file.
+The world is `infirmary`. One base with a chat template learns to read rules (minutes of one core). Its extractor
+imitates a careless teacher, who overlooks two of three remarks, and its policy solutions with rules in view. Then, for
+each seed, the extractor learns from trials of its lessons, or the policy from a perfect teacher's lessons. Every arm
+answers the same requests in villages that no stage has seen, after the same eight first visits; only the items in the
+library differ. The settings are fixed in this file.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -48,8 +51,15 @@ CHAT = (
 )
 WARM, TRAINED, HELD_OUT = range(50), range(60, 180), range(200, 400)
 """Villages of the warm start, of the trials, and of the evaluation."""
-POLICY_LR = 1e-4
-"""Learning rate of the policy where it learns together with the extractor."""
+
+
+STARTS = {"start": (range(50), 120), "room": (range(16), 36)}
+"""Villages and updates of the imitation: a policy that follows rules, and one that follows half of them and is unsure.
+"""
+UNTRAINED = ("control", "pasted", "rules", "teacher", "frozen", "oracle")
+"""Arms with the roles as they start."""
+Arm = tuple[str, Callable[[], Path]]
+"""Whose lessons are in the library, and what finds the folder of the weights, or trains them."""
 VISITS = 8
 """First visits to a village, each with a lesson, before its requests are answered."""
 
@@ -186,32 +196,51 @@ def build_rules(path: Path) -> None:
                 _store(library, episode, teach_all(episode) if village < 60 else note_failure(episode))
 
 
+def build_perfect(path: Path) -> None:
+    """Fill a library with what a perfect teacher writes about the first visits to the villages of the trials."""
+    with ExperienceLibrary.open(str(path)) as library, closing(_open_visitor(library)) as visitor:
+        for village in TRAINED:
+            for visit in range(VISITS):
+                seed = village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE
+                episode = _visit(visitor, library, seed, f"visit {visit}")
+                _store(library, episode, teach_all(episode))
+
+
 def build_start(folder: Path) -> None:
-    """Train the policy to follow rules and the extractor to imitate teachers; the last one is careless.
+    """Train the extractor to imitate teachers, the last one careless, and from it two starts with their policies.
 
     The last round shows no episode twice, because what a careless teacher overlooks can be learned by heart.
     """
     if not (folder / "rules.db").exists():
         build_rules(folder / "rules.db")
-    rounds = [("first", 600, 2e-3, "teach"), ("second", 200, 1e-3, "teach_simple"), ("start", 100, 1e-3, "teach_again")]
+    rounds = [("first", 600, 2e-3, "teach"), ("second", 200, 1e-3, "teach_simple"), ("third", 100, 1e-3, "teach_again")]
     before: Path | None = None
     for name, updates, lr, teacher in rounds:
         settings = build_settings(folder, 0, 0)
-        demonstrations = {
-            "examples": {"copies": 2, "memory_share": 0.75},
-            "learning": {"updates": 120, "batch": 32, "lr": 1e-3, "budget": 16384},
-        }
-        settings["warmstart"] = demonstrations if before is None else {"run": str(before)}
+        settings["warmstart"] = None if before is None else {"run": str(before)}
         stage = {"distil": updates, "distil_batch": 32, "distil_lr": lr}
         settings["roles"]["extractor"]["settings"] |= stage | {"teacher": f"examples.experiments.infirmary:{teacher}"}
         before = folder / name
-        settings["run"]["out"] = str(before)
-        if not (before / "export" / "roles.json").exists():
-            train(settings, quiet=False, export=before / "export", resume=before.exists())
+        run(settings, before)
+    for name, (villages, updates) in STARTS.items():
+        settings = build_settings(folder, 0, 0)
+        settings["explore"]["worlds"]["seeds"] = run_seeds(villages)
+        examples = {"copies": 2, "memory_share": 0.75 if name == "start" else 1.0}
+        learning = {"updates": updates, "batch": 32, "lr": 1e-3, "budget": 16384}
+        settings["warmstart"] = {"run": str(before), "examples": examples, "learning": learning}
+        run(settings, folder / name)
 
 
-def build_settings(folder: Path, seed: int, iterations: int, policy_lr: float = 0.0) -> dict[str, Any]:
-    """Return the settings of a run. They were fixed before the runs that count."""
+def run(settings: dict[str, Any], folder: Path) -> Path:
+    """Train with these settings in a folder, if that is not done yet; return the folder of the weights."""
+    settings["run"]["out"] = str(folder)
+    if not (folder / "export" / "roles.json").exists():
+        train(settings, quiet=False, export=folder / "export", resume=folder.exists())
+    return folder / "export"
+
+
+def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
+    """Return the settings of a run in which the extractor learns. They were fixed before the runs that count."""
     return {
         "environment": {"name": "examples.experiments.infirmary:Infirmary", "max_steps": 1},
         "tasks": {
@@ -226,7 +255,7 @@ def build_settings(folder: Path, seed: int, iterations: int, policy_lr: float = 
         "arms": {"control": 2, "lessons": 2},
         "guidance": {"lessons": "items"},
         "roles": {
-            "policy": {"learner": {"lr": policy_lr}},
+            "policy": {"learner": {"lr": 0.0}},
             "extractor": {
                 "learner": {"lr": 3e-4},
                 "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},
@@ -239,6 +268,28 @@ def build_settings(folder: Path, seed: int, iterations: int, policy_lr: float = 
             "at_once": 256, "save_every": 4, "temperature": 0.5,
         },
     }  # fmt: skip
+
+
+def train_writer(folder: Path, seed: int, iterations: int) -> Path:
+    """Train the extractor alone, with a policy that follows rules; return the folder of the weights."""
+    settings = build_settings(folder, seed, iterations)
+    settings["warmstart"] = {"run": str(folder / "start")}
+    return run(settings, folder / f"seed-{seed}")
+
+
+def train_reader(folder: Path, seed: int) -> Path:
+    """Train the policy of the start with room on the lessons of a perfect teacher; return the folder of the weights."""
+    if not (folder / "perfect.db").exists():
+        build_perfect(folder / "perfect.db")
+    settings = build_settings(folder, seed, 6)
+    settings["warmstart"] = {"run": str(folder / "room")}
+    settings["library"]["path"] = str(folder / "perfect.db")
+    settings["arms"] = {"control": 1, "lessons": 8}
+    settings["run"] |= {"groups": 16, "temperature": 1.0}
+    del settings["roles"]["extractor"]
+    learner = {"lr": 3e-4, "minibatches": 2, "budget": 16384}
+    settings["roles"]["policy"] = {"learner": learner, "loss": {"kl": 0.1}}
+    return run(settings, folder / f"reader-{seed}")
 
 
 # -- the evaluation -------------------------------------------------------------------------------
@@ -260,7 +311,7 @@ def _store(library: ExperienceLibrary, episode: Trajectory, text: str) -> None:
         library.apply([Add(build_item(text.rstrip("."), episode, "teacher"))], episode, [])
 
 
-def measure(folder: Path, arm: str, export: Path, villages: Sequence[int]) -> list[float]:
+def measure(arm: str, export: Path, villages: Sequence[int]) -> list[float]:
     """Return the share of requests that are answered right in each village, greedily."""
     roles = load_roles(export, device="cpu", temperature=0.0)
     assert roles.policy is not None
@@ -293,61 +344,66 @@ def measure(folder: Path, arm: str, export: Path, villages: Sequence[int]) -> li
             ]
 
 
-def report(results: dict[str, list[float]], seeds: Sequence[int]) -> str:
-    """Return the table: success of each arm and, for the trained ones, the difference to the frozen extractor."""
-    lines = ["| arm | success | minus frozen, paired by village |", "|---|---|---|"]
-    trained = [results[f"seed {seed}"] for seed in seeds if f"seed {seed}" in results]
-    mean = {"mean of seeds": [fmean(values) for values in zip(*trained, strict=True)]} if trained else {}
+def report(results: dict[str, list[float]], before: str, trained: Sequence[str]) -> str:
+    """Return the table: success of each arm, and the difference to the arm before training, paired by village."""
+    lines = [f"| arm | success | minus {before}, paired by village |", "|---|---|---|"]
+    seeds = [results[arm] for arm in trained]
+    mean = {"mean of seeds": [fmean(values) for values in zip(*seeds, strict=True)]} if seeds else {}
     for arm, values in (results | mean).items():
-        difference = [a - b for a, b in zip(values, results["frozen"], strict=True)]
-        error = stdev(difference) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
-        lines.append(f"| {arm} | {fmean(values):.3f} | {fmean(difference):+.3f} ± {1.96 * error:.3f} |")
-    gains = [fmean(values) - fmean(results["frozen"]) for values in trained]
+        lines.append(f"| {arm} | {fmean(values):.3f} | {compare(values, results[before])} |")
+    gains = [fmean(values) - fmean(results[before]) for values in seeds]
     if len(gains) > 1:
         error = stdev(gains) / len(gains) ** 0.5
-        lines.append(
-            f"\nTrained minus frozen over {len(gains)} seeds: {fmean(gains):+.3f}, standard error {error:.3f}."
-        )
+        lines.append(f"\nTrained minus {before}, {len(gains)} seeds: {fmean(gains):+.3f}, standard error {error:.3f}.")
     return "\n".join(lines)
 
 
+def compare(values: Sequence[float], others: Sequence[float]) -> str:
+    """Return the mean difference, paired by village, with its 95 % interval."""
+    difference = [a - b for a, b in zip(values, others, strict=True)]
+    error = stdev(difference) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
+    return f"{fmean(difference):+.3f} ± {1.96 * error:.3f}"
+
+
+def measure_all(folder: Path, name: str, arms: dict[str, Arm], villages: int) -> dict[str, list[float]]:
+    """Return the success of each arm in each village; what a file has already is not measured again."""
+    kept = folder / name
+    results: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
+    for number, (arm, (lessons, find_weights)) in enumerate(arms.items()):
+        began = time.monotonic()
+        export = find_weights()
+        if len(results.get(arm, ())) != villages:
+            results[arm] = measure(lessons, export, [*HELD_OUT[:villages]])
+            kept.write_text(json.dumps(results))
+        minutes = (time.monotonic() - began) / 60
+        left = (len(arms) - number - 1) * minutes
+        print(f"{arm}: {fmean(results[arm]):.3f} ({minutes:.1f} min; about {left:.0f} min left)", flush=True)
+    return results
+
+
 def main() -> None:
-    """Run the stages that are not done yet, and print the table."""
+    """Run the stages that are not done yet, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where everything is kept; an existing one is continued")
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=8, help="seeds in which the extractor learns")
+    parser.add_argument("--readers", type=int, default=0, help="seeds in which a policy with room learns to read")
     parser.add_argument("--villages", type=int, default=75, help="held-out villages, four requests each")
     parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--together", type=int, default=0, help="seeds in which the policy learns as well")
     parser.add_argument("--updates", type=int, default=900, help="of the base")
     given = parser.parse_args()
-    folder, seeds = given.folder, range(given.seeds)
+    folder: Path = given.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "base" / "config.json").exists():
         build_base(folder / "base", given.updates)
-    if not (folder / "start" / "export" / "roles.json").exists():
-        build_start(folder)
-    kept = folder / "results.json"
-    results: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
-    start, villages = folder / "start" / "export", [*HELD_OUT[: given.villages]]
-    exports = dict.fromkeys(("control", "pasted", "rules", "teacher", "frozen", "oracle"), start)
-    trained = {f"seed {seed}": (seed, 0.0) for seed in seeds}
-    trained |= {f"together {seed}": (seed, POLICY_LR) for seed in range(given.together)}
-    exports |= {arm: folder / arm.replace(" ", "-") / "export" for arm in trained}
-    for number, (arm, export) in enumerate(exports.items()):
-        began = time.monotonic()
-        if not (export / "roles.json").exists():
-            seed, lr = trained[arm]
-            settings = build_settings(folder, seed, given.iterations, lr)
-            settings["warmstart"], settings["run"]["out"] = {"run": str(folder / "start")}, str(export.parent)
-            train(settings, quiet=False, export=export, resume=export.parent.exists())
-        if len(results.get(arm, ())) != len(villages):
-            results[arm] = measure(folder, arm, export, villages)
-            kept.write_text(json.dumps(results))
-        minutes = (time.monotonic() - began) / 60
-        left = (len(exports) - number - 1) * minutes
-        print(f"{arm}: {fmean(results[arm]):.3f} ({minutes:.1f} min; about {left:.0f} min left)", flush=True)
-    print(report(results, seeds))
+    build_start(folder)
+    writers = {f"seed {n}": ("trained", partial(train_writer, folder, n, given.iterations)) for n in range(given.seeds)}
+    readers = {f"reader {n}": ("oracle", partial(train_reader, folder, n)) for n in range(given.readers)}
+    if writers:
+        start = {arm: (arm, lambda: folder / "start" / "export") for arm in UNTRAINED}
+        print(report(measure_all(folder, "results.json", start | writers, given.villages), "frozen", [*writers]))
+    if readers:
+        room = {"oracle": ("oracle", lambda: folder / "room" / "export")}
+        print(report(measure_all(folder, "readers.json", room | readers, given.villages), "oracle", [*readers]))
 
 
 if __name__ == "__main__":
