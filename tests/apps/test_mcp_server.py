@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -450,6 +451,31 @@ def test_over_stdin_and_stdout(path):
     assert resources[0] == "hardwon://items"
     with ExperienceLibrary.open(path, read_only=True) as library:
         assert library.admin.stats()["episodes"] == 1
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud83d", r"\ude00 cut", r"\\ud83d kept", r"\ud83d\ude00 whole", r"\\\ud83d", r"é\n"]
+)
+def test_half_a_character_is_answered(path, text):
+    """A client that cuts texts cuts an emoji, and waits for its answer."""
+    ask = '{"jsonrpc": "2.0", "id": %d, "method": "%s", "params": %s}\n'
+    about = '{"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}'
+    call = '{"name": "recall", "arguments": {"task": "%s"}}'
+    lines = [ask % (1, "initialize", about), '{"jsonrpc": "2.0", "method": "notifications/initialized"}\n']
+    process: Any = warm.Popen([*COMMAND, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    too_late = threading.Timer(20, process.kill)
+    too_late.start()
+    process.stdin.write("".join([*lines, ask % (2, "tools/call", call % text)]))
+    process.stdin.flush()
+    answers = {}
+    for line in process.stdout:
+        answers[json.loads(line)["id"]] = json.loads(line)
+        if 2 in answers:
+            break
+    too_late.cancel()
+    process.kill()
+    process.communicate()
+    assert "advice" in str(answers[2]["result"])
 
 
 def test_over_http(path):

@@ -5,15 +5,20 @@ library's own user are believed, without the words of results; those of other cl
 only local connections; over a network, use the HTTP API, which authenticates its callers.
 """
 
+import io
 import logging
+import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
+import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.server.stdio import stdio_server
 from mcp.types import CallToolResult, Resource, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
@@ -435,8 +440,28 @@ def _op(change: Mapping[str, Any]) -> dict[str, str]:
 # ---- resources
 
 
+_ESCAPES = re.compile(r"\\(?:\\|u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F]\w\w))")
+
+
+class _WholeLines(io.TextIOWrapper):
+    """Lines of JSON in which half an emoji, as clients cut texts, is the character for an unreadable one.
+
+    The parser of messages refuses the whole line, and its sender would wait for an answer.
+    """
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        line = super().readline(size)
+        return _ESCAPES.sub(lambda match: "\\ufffd" if match[1] else match[0], line) if "\\u" in line else line
+
+
 class _McpServer(MCPServer):
     """An MCP server that also lists items as resources, so that clients can show and attach them."""
+
+    async def run_stdio_async(self) -> None:
+        """Serve over stdin and stdout."""
+        lines = _WholeLines(sys.stdin.buffer, encoding="utf-8", errors="replace")
+        async with stdio_server(anyio.wrap_file(lines)) as (reader, writer):
+            await self._lowlevel_server.run(reader, writer, self._lowlevel_server.create_initialization_options())
 
     def __init__(self, library: ExperienceLibrary) -> None:
         super().__init__("hardwon", instructions=INSTRUCTIONS, log_level="WARNING")
