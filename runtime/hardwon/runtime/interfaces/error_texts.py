@@ -39,12 +39,13 @@ _BEGINNING = compile_late(
             rf"(?:{_NOUN} )?{_ERROR}(?:\W{{0,3}}[:：!]|\W{{0,3}}\d+\b(?!\.\d)|\W*(?:\n|\Z)|[\])>]|\s+[-–—]\s|\s*\[\w|"
             rf" [a-z]+\d+:)",
             rf"error (?:\w+ )?(?:{_ACT}|while|when|during|occurred|code\W{{0,3}}\d)\b(?! guide| in \w+\W*\Z)",
+            r"err: |error \(code\b|validation error for (?:field|input|argument|parameter|property)\b",
             r"error (?:at line|from (?:tool|server)|in (?:line|tool|function|call|cell|the )|in \S+\()",
             rf"(?:an?|there was an?|encountered an?|got an?|unhandled|uncaught) (?:[\w-]+ ){{0,2}}{_ERROR}"
             r"(?:\s*[:：]| (?:has )?(?:occurred|while|when|during|from)\b|[.!]?\s*\Z)",
             # the names of classes, as tracebacks and `repr` have them
             r"(?:E +|caused by: )?(?-i:(?:[a-zA-Z_]\w*\.)*[A-Z]\w*"
-            r"(?:Error|Exception|Failure|Timeout|Expired|Interrupt|Violation)\b\s*(?:[:(]|\Z))",
+            r"(?:Error|Exception|Failure|Timeout|Expired|Interrupt|Violation)\b\s*(?:[:(]|\Z|at [\w.]+\())",
             r"http(?:/\d(?:\.\d)?)?(?: status)?(?: code)?(?: error)?\W{0,3}[45]\d\d\b(?! (?:is|means?|are|stands?)\b)",
             r"(?:status|response code|status code|error code)\W{1,3}[45]\d\d\b",
             r"(?:get|post|put|patch|delete|head) \S+\W+[45]\d\d\b",
