@@ -43,7 +43,8 @@ def test_a_word_that_only_went_with_a_condition_promises_nothing():
     """
     values = recipes(*RECIPES)
     of_all, lacking = values.cell(FRY).precision, 3 / (2 * TUNING.prior_variance)
-    expected = TUNING.generality * of_all * 0.75 / (TUNING.generality * of_all + lacking)
+    of_all = 1 / (1 / of_all + TUNING.key_spread)
+    expected = of_all * 0.75 / (of_all + lacking)
     assert estimate_told(values, "dice") == pytest.approx(expected, rel=1e-9)
     assert estimate_told(values, "dice") < 0.25 < 0.9 < estimate_told(values, "dice fry")
     assert values.estimate([FRY, *list_keys("dice")]).lost > 0.5

@@ -35,15 +35,30 @@ def test_one_key_gives_its_mean():
     assert table((["*"], 1.0), (["*"], 0.0)).estimate(["*", "unknown"]).value == 0.5
 
 
-def test_two_keys_are_weighed_by_precision_and_generality():
+def test_two_keys_are_weighed_by_precision_and_the_spread_between_keys():
     """Two returns of 0 and 1 in general, two of 1 in special, by hand.
 
-    variance of (0, 1) is 1/4, of (1, 1) 0; precision = n (n + 2) / (n variance + 2 SPREAD).
+    variance of (0, 1) is 1/4, of (1, 1) 0; precision = n (n + 2) / (n variance + 2 prior).
     """
     values = table((["*"], 0.0), (["*", "open"], 1.0), (["open"], 1.0))
     general, special = 2 * 4 / (2 * 0.25 + 2 * TUNING.prior_variance), 2 * 4 / (2 * TUNING.prior_variance)
-    expected = (TUNING.generality * general * 0.5 + special * 1.0) / (TUNING.generality * general + special)
+    general = 1 / (1 / general + TUNING.key_spread)
+    expected = (general * 0.5 + special * 1.0) / (general + special)
     assert values.estimate(["*", "open"]).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_form_that_hardly_ever_pays_does_not_hide_the_situation_in_which_it_does():
+    """However often it brought nothing elsewhere: a general key weighs at most 1 / spread."""
+    values = table(*[(["*", "get"], 0.0)] * 500, *[(["*", "get", "get | it"], 1.0)] * 5, *[(["*", "get"], 0.0)] * 500)
+    assert values.estimate(["*", "get", "get | it"]).value > 0.7
+    assert values.estimate(["*", "get", "get | other"]).value < 0.01
+
+
+def test_the_order_of_magnitude_of_returns_shifts_the_estimate_alike():
+    """Invariance: a constant added to all returns is added to the estimate."""
+    one = table((["*"], 0.1), (["*", "open"], 0.4), (["open"], 0.2)).estimate(["*", "open"]).value
+    two = table((["*"], 0.6), (["*", "open"], 0.9), (["open"], 0.7)).estimate(["*", "open"]).value
+    assert two - one == pytest.approx(0.5, rel=1e-12)
 
 
 def test_a_key_without_steps_does_not_count():

@@ -81,7 +81,8 @@ class ValuesTuning:
     max_unlisted: int = 3  # most actions that are not listed
 
     # value_table
-    generality: float = 0.6  # weight of a key relative to the next more specific one, at equal evidence
+    key_spread: float = 0.005
+    """Variance between the mean return under a key and under the next more specific one."""
 
 
 TUNING = ValuesTuning()

@@ -23,6 +23,23 @@ _ENDS = "^ends "
 _SINCE = "^since "
 
 
+def combine_means(cells: Sequence[Cell]) -> float:
+    """Return the weighted mean of the means of cells, from general to specific.
+
+    The mean of a more general key is known as precisely as its returns agree, but what is known that way differs from
+    what the most specific key would bring, by `TUNING.key_spread` more with every key in between. Without this part, a
+    form of action that hardly ever brings anything would hide the one situation in which it does. This is the weight of
+    a study in a random-effects model (DerSimonian and Laird 1986) with a given variance between studies.
+    """
+    total = weight = spread = 0.0
+    for cell in reversed(cells):
+        precision = cell.precision / (1.0 + spread * cell.precision)
+        total += precision * cell.mean
+        weight += precision
+        spread += TUNING.key_spread
+    return total / weight if weight else 0.0
+
+
 class FormChanges:
     """Changes of the world: forms of action that stopped to bring what they brought.
 
@@ -204,23 +221,25 @@ class ValueTable:
     def estimate(self, keys: Sequence[str], context: str = "", *, prefix: str = "") -> Estimate:
         """Estimate the value of an action by a weighted mean over its keys.
 
-            v = sum_k w_k m_k / sum_k w_k,   w_k = generality^(K - k) n_k / variance_k
+            v = sum_k w_k m_k / sum_k w_k,   w_k = 1 / (variance_k / n_k + (K - k) spread)
 
         The probability of losing the task backs off from each key to the more general ones, as if these were one step:
 
             p_k = (lost_k + p_(k - 1)) / (n_k + 1),   p_0 = 0
 
-        A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
+        A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight;
+        see `combine_means`.
         A refinement moves the value towards its mean as far as it has predicted returns better; see `gains`.
         If the notes lack a word that is a condition of the action, the steps that lacked it count instead of those that
         share other words; see `_find_lacking`. The common key of all steps of which notes told something counts only
         then: it pools what notes told of other things. In a state without notes, those steps count as if they
         had been taken in this context, at most MEMORY of them.
         """
-        total = weight = lost = 0.0
+        lost = 0.0
         most_specific = None
         key_of_cell = ""
         tried = 0
+        cells: list[Cell] = []
         refined: list[tuple[str, Cell, float]] = []
         # Every action of every step comes here: read cells are looked up without a call.
         read, find = self._cells.get, self.cell if self._stored is not None else None
@@ -240,17 +259,14 @@ class ValueTable:
                 if (lacking := self._find_lacking(prefix + key, {prefix + other for other in keys})) is None:
                     continue
                 cell, left_out = lacking, {word.removeprefix(prefix) for word in self.note_keys[prefix + key]}
-            precision = cell.precision
-            # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
-            total = TUNING.generality * total + precision * cell.mean
-            weight = TUNING.generality * weight + precision
+            cells.append(cell)
             lost = (cell.lost + lost) / (cell.n + 1)
             most_specific, key_of_cell = cell, key
             if at == CONTEXT_KEY:
                 tried = cell.n
         if most_specific is None:
             return Estimate(0.0, context=context)
-        value = total / weight if weight else 0.0
+        value = combine_means(cells)
         for key, cell, share in refined:
             value += share * (cell.mean - value)
             lost += share * (cell.lost / cell.n - lost)
