@@ -17,7 +17,7 @@ from hardwon.runtime.policies.episodic import EpisodicPolicy
 
 
 class Pantry:
-    """Opening the box and eating the apple succeeds; biting the raw potato fails; waiting does nothing."""
+    """Opening the box and eating the apple succeeds; biting the raw potato ends it; waiting does nothing."""
 
     name = "pantry"
 
@@ -32,7 +32,7 @@ class Pantry:
         if action == "eat apple" and self.box == "open":
             return self._state("You eat the apple."), 1.0, True, Info(success=True, score=1.0)
         if action == "bite raw potato":
-            return self._state("You feel sick."), 0.0, False, Info(error="You feel sick.")
+            return self._state("You feel sick."), 0.0, True, Info(lost=True)
         return self._state("Nothing happens."), 0.0, False, Info()
 
     def admissible(self, state: State) -> list[str]:

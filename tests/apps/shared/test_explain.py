@@ -57,7 +57,7 @@ def test_an_item_says_why_it_exists_and_how_it_fared(library):
     assert (rule.forbids or "").startswith("bite ")
     told = explain(library, rule.id)["item"]
     assert [step["id"] for step in told["evidence"]] == list(rule.provenance)
-    assert all(step["failure"] == "tool_error" for step in told["evidence"])
+    assert all(step["failure"] == "task_lost" for step in told["evidence"])
     assert told["fared"][0]["mode"] == "blocked"
     assert told["fared"][0]["arm"] == "retrieved"
     assert told["history"][0]["op"] == "added"

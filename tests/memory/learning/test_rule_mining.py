@@ -58,16 +58,15 @@ def test_many_steps_of_few_episodes_justify_no_guardrail():
     assert found(values) == []
 
 
-@pytest.mark.parametrize("pattern", ["eat {1}", "eat potato"])
-def test_a_choice_that_loses_the_task_is_warned_of_and_never_forbidden(pattern):
-    """It may be the only way to end a task: until something succeeds, nothing shows that it is wrong in itself."""
-    values = table(f"! {pattern} @ around 1: raw", bad=10 * TUNING.wide_episodes, lost=True)
-    assert [item.kind for item in found(values)] == ["warning"]
+def test_losing_the_task_needs_less_evidence():
+    """Where the failures lost the task a wide pattern is forbidden as soon as a narrow one."""
+    values = table("! eat {1} @ around 1: raw", bad=TUNING.guardrail_episodes, lost=True)
+    assert [item.kind for item in found(values)] == ["guardrail"]
 
 
 def test_what_one_argument_did_forbids_no_other():
     """A raw potato that always fails is a matter of raw potatoes: the pattern for all things stays open."""
-    assert found(table("! eat {1} @ around 1: raw", bad=2 * TUNING.wide_episodes, arguments=1)) == []
+    assert found(table("! eat {1} @ around 1: raw", bad=2 * TUNING.wide_episodes, lost=True, arguments=1)) == []
 
 
 def test_a_guardrail_says_what_where_and_how_often():

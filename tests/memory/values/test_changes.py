@@ -130,7 +130,7 @@ def test_an_agent_finds_another_target_when_its_own_stops_to_work(library, is_lo
 
 
 def record(library, number, action, won):
-    diagnosis = Diagnosis(True) if won else Diagnosis(False, Failure.TOOL_ERROR)
+    diagnosis = Diagnosis(True) if won else Diagnosis(False, Failure.TASK_LOST)
     step = Step(DESK, action, DESK, diagnosis, reward=float(won))
     library.record(Trajectory("send the parcel", (step,), success=won, score=float(won), id=f"e{number}"))
 

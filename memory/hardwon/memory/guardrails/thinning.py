@@ -93,6 +93,7 @@ class IdleWatch:
         episodes: int,
         worlds: Worlds,
         homes_of: Callable[[Item], frozenset[int]],
+        loses: Callable[[Item], bool],
     ) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long, each with the reason to retire it."""
         if episodes - self._looked_at < TUNING.search_every:
@@ -116,7 +117,9 @@ class IdleWatch:
         idle = []
         for item in old:
             since = chances.since(fresh[item.id], item.forbids or "", homes_of(item))
-            if since >= TUNING.idle_after and (since >= TUNING.idle_since_use or not self._has_decided(item)):
+            if since >= TUNING.idle_after and (
+                since >= TUNING.idle_since_use or not (loses(item) or self._has_decided(item))
+            ):
                 idle.append((item, f"it decided nothing in {since} episodes in which its form of action was used"))
         return idle
 

@@ -28,7 +28,8 @@ class GuardrailsTuning:
     # thinning
     idle_after: int = 100
     """Episodes that use its form of action after which a guardrail that never decided anything is retired."""
-    idle_since_use: int = 400  # the same for a guardrail that has decided before, counted from its last use
+    idle_since_use: int = 400
+    """The same for a guardrail that has decided before, or whose failures lost the task; counted from its last use."""
     search_every: int = 20  # episodes between two searches for idle guardrails
 
 

@@ -213,10 +213,12 @@ class Consolidator:
 
     def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long or are outdated, each with the reason."""
-        listed = list(items)
+        listed, loses = list(items), partial(self._evolution.loses, derived.statistics.values)
         outdated = list(self._evolution.outdated(derived.statistics.values, listed))
         current = [item for item in listed if all(item is not old for old, _ in outdated)]
-        return outdated + self._idle.idle(current, derived.words.clock.time, derived.worlds, derived.items.homes_of)
+        return outdated + self._idle.idle(
+            current, derived.words.clock.time, derived.worlds, derived.items.homes_of, loses
+        )
 
     def reopen(self, items: Iterable[Item]) -> None:
         """Allow guardrails that are retired until needed to be proposed again at their next failure.

@@ -119,6 +119,11 @@ class RuleMiner:
         """Return the cell of the steps behind a guardrail or warning, or None."""
         return values.cell(self.watch.key_of(item))
 
+    def loses(self, values: ValueTable, item: Item) -> bool:
+        """Return whether most of the failures behind a guardrail lost the task."""
+        cell = values.cell(guard_key(item))
+        return cell is not None and cell.lost >= TUNING.lost_share * cell.failed
+
     def released(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the rule-made guardrails that the counts no longer support, each with the reason."""
         for item in guardrails:
@@ -157,14 +162,12 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
         return None
     if wide and operator == "around" and _is_of_one_value(pattern, cell, values):
         return None
-    needed = TUNING.wide_episodes if wide else TUNING.guardrail_episodes
+    losing = cell.lost >= TUNING.lost_share * cell.failed
+    needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
-    worked = 0 if operator == "again" else _count_successes(pattern, condition, values)
-    is_certain = cell.streak >= needed and cell.failed >= TUNING.guardrail_failure_rate * cell.episodes
-    # A choice that lost the task is no call that cannot work: it may be the only way to end one, and the estimates say
-    # what it is worth. Where hardly anything succeeds yet, forbidding it would keep the agent from ever finding out.
-    loses = cell.lost >= TUNING.lost_share * cell.failed
-    if is_certain and not loses and cell.failed >= TUNING.counterexample_weight * sqrt(worked):
+    weight = TUNING.losing_weight if losing else TUNING.counterexample_weight
+    outweighs = operator == "again" or cell.failed >= weight * sqrt(_count_successes(pattern, condition, values))
+    if cell.streak >= needed and cell.failed >= TUNING.guardrail_failure_rate * cell.episodes and outweighs:
         return "guardrail"
     is_frequent = cell.failed >= TUNING.warning_episodes and cell.failed >= TUNING.warning_rate * cell.episodes
     return "warning" if is_frequent and operator else None

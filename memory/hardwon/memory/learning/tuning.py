@@ -43,14 +43,20 @@ class LearningTuning:
 
     # rule_mining
     guardrail_episodes: int = 4  # failed episodes since the call last worked that a guardrail needs
-    wide_episodes: int = 8  # the same for a guardrail with an open argument
+    wide_episodes: int = 8  # the same for a guardrail with an open argument, unless most of the failures lost the task
     repetition_episodes: int = 3 * wide_episodes
     """Episodes with repetitions of several forms of calls after which repeating is considered useless in general."""
     guardrail_failure_rate: float = 0.95  # least share of failed episodes that a guardrail needs
-    lost_share: float = 0.5  # share of failed episodes that lost the task from which nothing is forbidden
+    losing_episodes: int = 3  # the same if most of the failures lost the task: each costs an episode
+    lost_share: float = 0.5
+    """Share of failed episodes that lost the task from which an open argument needs no more episodes than a named
+    one."""
     counterexample_weight: float = 1.5
     """A call must have failed in `counterexample_weight` * sqrt(n) episodes here, with n those in which it worked in
     any situation."""
+    losing_weight: float = 0.3
+    """`counterexample_weight` for calls whose failures lost the task: an error costs an episode, and trying again
+    costs another one."""
     warning_episodes: int = 5  # failed episodes that a warning needs
     warning_rate: float = 0.7  # least share of failed episodes that a warning needs
     release_rate: float = 0.8  # share of failed episodes below which a guardrail is retired
