@@ -270,6 +270,7 @@ def test_a_value_that_always_fails_is_forbidden_whatever_the_other_arguments(lib
         assert not library.check(new, write.format("chat")).allowed
         assert library.check(new, write.format("chat").replace("eu", "us")).allowed
         (rule,) = rules
+        assert guard_key(rule) not in library.episodes.keys(new, write.format("chat")), "it is counted by its call"
         assert rule.body == "Failed in 8 of 8 episodes whatever the other arguments"
         library.record(episode(write.format("chat"), see="Deploy chat.", library=library))
         assert library.evolve().count("added") == 0
@@ -286,6 +287,15 @@ def test_a_rule_for_all_values_of_an_argument_needs_failures_with_several(librar
     now = episode(see="It is noon.").steps[0].pre
     assert not library.check(now, "deploy(service=chat, region=eu)").allowed
     assert library.check(now, "deploy(service=chat, region=us)").allowed is (len(regions) == 1)
+
+
+def test_a_value_that_mostly_fails_is_not_warned_of_in_any_situation():
+    """It works in some of them; what fails in one situation has a warning of its own."""
+    values = ValueTable()
+    for number in range(TUNING.wide_episodes * 2):
+        action = f"find(word={SERVICES[number % 8]}, lang=en)"
+        values.add(["! find(word={1}, lang=en)"], 0.0, number, action=action, bad=number % 5 > 0, episode=number)
+    assert found(values) == []
 
 
 @pytest.mark.parametrize(("condition", "kinds"), [("around 1: -", []), ("again failed", ["guardrail"])])

@@ -121,10 +121,10 @@ def find_replacement(failed: str, fixed: str) -> str:
         words = [new for word, new in pairs if word != new]
         is_table = was.frame != now.frame and len(words) == 1 and len(was.value.split()) == len(now.value.split())
         return words[0] if is_table else ""
-    (program, *rest), words = was.frame.split() or [""], now.frame.split()
+    (_, *rest), words = was.frame.split() or [""], now.frame.split()
     given = words[: len(words) - len(rest)]
     is_same = bool(rest) and words[len(given) :] == rest and was.slots == now.slots and rest[0].isalpha()
-    return " ".join(given) if is_same and 0 < len(given) < 3 and given[0] != program else ""
+    return " ".join(given) if is_same and 0 < len(given) < 3 else ""
 
 
 def find_addition(failed: str, fixed: str) -> str:
