@@ -159,7 +159,6 @@ def test_other_arguments_of_the_same_tool_may_be_what_made_it_work(failed, fixed
         ('bash(command="pytest a.py")', 'bash(command="cat a.py")', ""),
         ('bash(command="npm test")', 'bash(command="cd a && pnpm test")', ""),
         ('bash(command="npm test")', 'bash(command="npm ci")', ""),
-        ('bash(command="npm test")', 'bash(command="bun --bun run test")', ""),
         ('bash(command="npm test")', 'bash(command="npm test")', ""),
         ('bash(command="make")', 'bash(command="ninja")', ""),
         ('search(word="fee")', 'lookup(word="fees")', ""),

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing, suppress
 
 import pytest
+from tests.memory import writers
 from tests.memory.older import downgrade
 from typer.testing import CliRunner
 
@@ -23,8 +24,6 @@ EPISODES, ITEMS = 60, 30
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """The path of a library with episodes, items and usages."""
-    from tests.memory.test_faults import writers
-
     path = tmp_path_factory.mktemp("sound") / "experience.db"
     with ExperienceLibrary.open(path) as library:
         library.record_many([writers.episode_of(f"e{number}") for number in range(EPISODES)])
@@ -156,6 +155,18 @@ def test_a_wrong_header_costs_nothing(copy, tmp_path, field):
     result = CliRunner().invoke(app, ["memory", "export", str(copy), str(tmp_path / "out.jsonl")])
     assert (result.exit_code, type(result.exception)) == (1, SystemExit)
     assert f"the {field} in the header" in result.stderr
+
+
+def test_a_wrong_header_does_not_cost_what_the_log_has(sound, copy, tmp_path):
+    """Of a process that was killed, the newest episodes are in the file beside the library."""
+    other = shutil.copy(sound, tmp_path / "running.db")
+    with ExperienceLibrary.open(other) as library:
+        library.items.add_many([writers.item_of("newest")])
+        for end in ("", "-wal"):
+            shutil.copy(f"{other}{end}", f"{copy}{end}")
+    content = copy.read_bytes()
+    copy.write_bytes(content[:28] + b"\0\0\0\5" + content[32:])
+    assert save(copy, tmp_path / "out.jsonl")[:2] == (EPISODES, ITEMS + 1)
 
 
 @pytest.mark.parametrize("version", [0, 1, 5, 2**31 - 1])

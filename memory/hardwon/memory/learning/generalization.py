@@ -124,7 +124,7 @@ def find_replacement(failed: str, fixed: str) -> str:
     (_, *rest), words = was.frame.split() or [""], now.frame.split()
     given = words[: len(words) - len(rest)]
     is_same = bool(rest) and words[len(given) :] == rest and was.slots == now.slots and rest[0].isalpha()
-    return " ".join(given) if is_same and 0 < len(given) < 3 else ""
+    return " ".join(given) if is_same and given else ""
 
 
 def find_addition(failed: str, fixed: str) -> str:

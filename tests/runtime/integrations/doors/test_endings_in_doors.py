@@ -17,6 +17,8 @@ from langchain.agents.middleware import (
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 from tests.runtime.integrations.scripted import call, create_agent, last, model
 from tests.runtime.interfaces.ending_cases import COMPLETED_REASONS, LIMITS, UNFINISHED_REASONS
 
@@ -149,6 +151,30 @@ class Rewriting(AgentMiddleware):
 )
 def test_an_edited_answer_of_the_model_is_a_success(library, other):
     assert run(library, call("act"), AIMessage("Done, a@b.example."), middleware=[other]).success is True
+
+
+class Approving(AgentMiddleware):
+    """Asks a person about the last answer."""
+
+    def after_agent(self, state, runtime):
+        interrupt("Send it?")
+
+
+def test_an_answer_that_a_person_approves_in_another_process_is_a_success(library):
+    """That process has seen no answer of the model: it is in the messages."""
+    chat, saver, config = (
+        model(call("act"), AIMessage("Done.")),
+        InMemorySaver(),
+        {"configurable": {"thread_id": "ada"}},
+    )
+
+    def agent():
+        experience = ExperienceMiddleware(library)
+        return create_agent(chat, [act], middleware=[experience, Approving()], checkpointer=saver)
+
+    agent().invoke({"messages": [("user", "Act.")]}, config)
+    agent().invoke(Command(resume="yes"), config)
+    assert last(library).success is True
 
 
 def test_a_result_that_is_the_answer_is_a_success(library):
