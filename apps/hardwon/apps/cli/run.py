@@ -336,7 +336,7 @@ ARMS = {
     "task": "asks it once per episode",
     "step": "asks before every action",
 }
-"""What the agents that everybody compares do."""
+"""By arm, what its agent does, as the result explains it."""
 
 
 def _format_arm(arm: dict[str, Any]) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ _ASIDE = re.compile(r"(?<=\S)\s+[(\[<][^()\[\]<>]*[)\]>]\s*\Z")
 _UNSAFE = re.compile(r"[,(){}\[\]\"]+")
 """Characters that have a meaning in patterns, which are parsed like actions."""
 REDACTED = re.compile(r"\[redacted:\w+\]")
-"""What stands for a secret or an address; no call can be made with it."""
+"""A mark in the place of a secret or an address; no call can be made with it."""
 _WHOLE = re.compile(r"[./\\@:]")
 """Characters in paths, addresses, versions and file names, which stay whole."""
 

@@ -73,7 +73,7 @@ _TOKENS = compile_late(
     r"\A\W{0,3}(?:no (?:content|output|response|text)|empty|truncated)\W{0,3}\Z",
     re.DOTALL | re.IGNORECASE,
 )
-"""What a server leaves in a text that is no answer: special tokens, thoughts, and words in the place of a text."""
+"""Special tokens, thoughts, and words in the place of a text, which a server leaves in a text that is no answer."""
 _UNREAD_CALL = compile_late(
     r"^[ \t]*(?:<(?:tool_call|tool_use|function_calls?|invoke|function)\b[^<>\n]{0,200}>|\[TOOL_CALLS\]|"
     r"<[|｜](?:tool[▁_]calls?|python_tag)[^<>\n]{0,60}[|｜]>)",
