@@ -14,7 +14,7 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, b
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.imitation import WarmStart
+from hardwon.trainers.algorithms.imitation import Imitation, WarmStart
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
@@ -242,6 +242,66 @@ def test_a_stop_after_stage_1_of_a_role_does_not_repeat_it(tmp_path, monkeypatch
     for role in settings["roles"]:
         before, after = (read_state(report.checkpoint, role) for report in (straight, resumed))
         assert all(torch.equal(before[name], value) for name, value in after.items()), role
+
+
+@pytest.mark.parametrize("number", [1, 4, 6])
+def test_a_stop_in_stage_1_is_heeded_after_the_update(tmp_path, monkeypatch, capsys, number):
+    """Of the extractor's three updates and admission's, those that were made are not made again."""
+    stage = {"distil": 3, "distil_batch": 2}
+    settings = build_settings(
+        tmp_path,
+        arms={"control": 1, "retrieved": 2},
+        library={"explored": {"": {"seeds": "20-23"}}},
+        roles={
+            "policy": {},
+            "extractor": {"settings": stage},
+            "admission": {"settings": {**stage, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}},
+        },
+    )
+    straight = train(settings, [f"run.out={tmp_path / 'straight'}"])
+    update, made = Imitation.update, list[int]()
+
+    def interrupted(self):
+        update(self)
+        made.append(len(self.curve))
+        if len(made) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Imitation, "update", interrupted)
+    assert train(settings, quiet=False).stopped
+    assert len(made) == number
+    role = "extractor" if number < 3 else "admission"
+    assert f"stage 1 of {role}; add --resume to continue" in capsys.readouterr().err
+    resumed = train(settings, resume=True)
+    assert made == [1, 2, 3, 1, 2, 3]
+    for role in settings["roles"]:
+        before, after = (read_state(report.checkpoint, role) for report in (straight, resumed))
+        assert all(torch.equal(before[name], value) for name, value in after.items()), role
+
+
+def test_a_kill_in_stage_1_loses_what_was_not_saved(tmp_path, monkeypatch):
+    """With a checkpoint before each update, the run goes on with the update that the kill interrupted."""
+    roles = {"policy": {}, "extractor": {"settings": {"distil": 3}}}
+    settings = build_settings(
+        tmp_path, arms={"control": 1, "retrieved": 2}, library={"explored": {"": {"seeds": "20-23"}}}, roles=roles
+    )
+    straight = train(settings, [f"run.out={tmp_path / 'straight'}"])
+    update, made = Imitation.update, list[int]()
+
+    def killed(self):
+        made.append(len(self.curve))
+        if made == [0, 1, 2]:
+            raise Killed
+        update(self)
+
+    monkeypatch.setattr(updates, "SAVE_S", 0.0)
+    monkeypatch.setattr(Imitation, "update", killed)
+    with pytest.raises(Killed):
+        train(settings)
+    resumed = train(settings, resume=True)
+    assert made == [0, 1, 2, 2]
+    before, after = (read_state(report.checkpoint, "extractor") for report in (straight, resumed))
+    assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
 class Killed(Exception):

@@ -98,7 +98,8 @@ def train(
 ) -> TrainReport:
     """Train the roles of an agent until the last iteration, or until SIGTERM.
 
-    On SIGTERM, the current iteration finishes, or the current update of a warm start, and a checkpoint is saved.
+    On SIGTERM, the current iteration finishes, or the current update of a warm start or of a role's stage 1, and a
+    checkpoint is saved.
 
     Args:
         config: The settings: a `TrainConfig`, the path of a YAML file, or a nested mapping.
@@ -316,12 +317,13 @@ def _begin(loop: TrainingLoop) -> bool:
     if warmstart is not None and warmstart.run is not None and loop.warming is None:
         take_over(session)
         loop.screen.tell(f"the roles begin as those of {warmstart.run}.")
-    studied = updates.list_studied(loop.warming)  # read now: a later checkpoint of the warm start deletes this one
-    if warmstart is not None and warmstart.imitates and not studied:
-        if not updates.imitate(loop, warmstart, loop.warming):
+    progress = updates.read_progress(loop.warming)  # read now: a later checkpoint of the warm start deletes this one
+    if warmstart is not None and warmstart.imitates and not progress.imitated:
+        if not updates.imitate(loop, warmstart, progress.begun):
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer
-    if not _begin_roles(loop, studied):
+        progress = updates.Progress(imitated=True)
+    if not _begin_roles(loop, progress):
         return False
     _warn_of_verdicts(session, loop.screen)
     if warmstart is not None or any(map(_studies, session.roles.values())):
@@ -329,13 +331,21 @@ def _begin(loop: TrainingLoop) -> bool:
     return True
 
 
-def _begin_roles(loop: TrainingLoop, studied: tuple[str, ...]) -> bool:
-    """Prepare every role, with a checkpoint after each stage 1, and load its weights into the engine."""
-    session, done = loop.session, studied
+def _begin_roles(loop: TrainingLoop, progress: updates.Progress) -> bool:
+    """Prepare every role, with checkpoints in its stage 1 and after it, and load its weights into the engine."""
+    session, done = loop.session, progress.studied
     for name, role in session.roles.items():
-        if isinstance(role, SupervisedRole) and name in done:
-            role.supervised.skip()
+        if isinstance(role, SupervisedRole):
+            stage = role.supervised
+            if name in done:
+                stage.skip()
+            elif stage.teaches:
+                stage.goes_on = updates.Saver(loop, {"studied": list(done)})
+                stage.begun = progress.begun if done == progress.studied else None
         role.begin(loop.screen.tell)
+        if isinstance(role, SupervisedRole) and role.supervised.is_stopped:
+            loop.screen.tell(f"stopped and saved in stage 1 of {name}; add --resume to continue.")
+            return False
         session.engine.load_adapter(name, 1, role.weights())
         if isinstance(role, SupervisedRole) and (text := asyncio.run(role.report_accuracy())):
             (loop.screen.warn if text.startswith("WARNING") else loop.screen.tell)(text)

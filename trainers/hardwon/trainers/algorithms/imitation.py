@@ -9,7 +9,7 @@ module plays no episodes and renders no text.
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from torch import nn
@@ -276,6 +276,17 @@ class Imitation:
         for _ in self.curve:  # their order depends on the seed and the lengths alone
             next(self._batches)
 
+    def write_state(self) -> dict[str, Any]:
+        """Return the examples and the state of the updates, to be saved."""
+        return {"examples": [asdict(example) for example in self.examples], "updates": self.state_dict()}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any], model: Any, settings: WarmStart, *, role: str = "") -> "Imitation":
+        """Return the updates where they were when `write_state` was called; the model has its weights of then."""
+        imitation = cls(model, [PackedSequence(**fields) for fields in state["examples"]], settings, role=role)
+        imitation.load_state_dict(state["updates"])
+        return imitation
+
 
 class WarmStartProgress:
     """Tells how far a warm start is: after every tenth of its updates, and at least every `EVERY_S` seconds."""
@@ -312,11 +323,21 @@ def warm_start(
         CannotLearn: There are no examples.
     """
     imitation = Imitation(model, examples, settings, role=role)
+    make_updates(imitation, tell)
+    return imitation.report()
+
+
+def make_updates(
+    imitation: Imitation, tell: Callable[[str], None], goes_on: Callable[[Imitation], bool] = lambda _: True
+) -> bool:
+    """Make the updates that are left, as long as they are to go on; return whether all were made."""
     progress = WarmStartProgress(imitation, tell)
     while not imitation.is_done:
+        if not goes_on(imitation):
+            return False
         imitation.update()
         progress()
-    return imitation.report()
+    return True
 
 
 def _to_learner_settings(settings: WarmStart) -> LearnerSettings:

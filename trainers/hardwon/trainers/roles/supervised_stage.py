@@ -10,12 +10,12 @@ outcomes of episodes decide afterwards.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from hardwon.trainers.algorithms.imitation import WarmStart, WarmStartReport, warm_start
+from hardwon.trainers.algorithms.imitation import Imitation, WarmStart, WarmStartReport, make_updates
 from hardwon.trainers.algorithms.samples import Ids, Sample, WordChoice, pack_samples
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.gating.deciding import Decider
@@ -68,6 +68,12 @@ class SupervisedStage:
         self._parts, self._role, self._decider, self.learning = parts, role, decider, learning
         self.teaches = learning is not None
         """Whether the role has a stage 1, in this process or before the run was resumed."""
+        self.goes_on: Callable[[Imitation], bool] = lambda _: True
+        """Asked before each update; False stops the stage."""
+        self.begun: Mapping[str, Any] | None = None
+        """The updates of an earlier process that was stopped in this stage; None if it begins."""
+        self.is_stopped = False
+        """Whether the stage was stopped before its last update."""
         self._is_over = False
         self._held_out: Sequence[Marked] = ()
 
@@ -84,7 +90,7 @@ class SupervisedStage:
         if self._is_over:
             return None
         model = self._parts.model
-        if has_adapters(model) and POLICY in model.peft_config:
+        if self.begun is None and has_adapters(model) and POLICY in model.peft_config:
             copy_adapter(model, POLICY, self._role)
         learned, held_out = split_marked(marked)
         balanced = balance(held_out, TUNING.measured, self._parts.seed) if self._decider is not None else []
@@ -94,7 +100,20 @@ class SupervisedStage:
         yes = f", {sum(map(_is_yes, learned))} yes" if self._decider is not None else ""
         tell(f"{self._role}: {len(learned)} questions with known answers{yes}")
         rows = [self.build_example(each, f"lesson/{number}") for number, each in enumerate(learned)]
-        return imitate(self._parts, self._role, rows, self.learning, tell)
+        return self.imitate(rows, tell)
+
+    def imitate(self, rows: Sequence[Sample], tell: Callable[[str], None]) -> WarmStartReport:
+        """Train the role to imitate samples, or go on where an earlier process was stopped."""
+        assert self.learning is not None
+        model = self._parts.model
+        role = self._role if has_adapters(model) else ""
+        if self.begun is not None:
+            imitation = Imitation.restore(self.begun, model, self.learning, role=role)
+        else:
+            examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
+            imitation = Imitation(model, examples, self.learning, role=role)
+        self.is_stopped = not make_updates(imitation, lambda line: tell(f"{self._role}: {line}"), self.goes_on)
+        return imitation.report()
 
     def build_example(self, marked: Marked, name: str) -> Sample:
         """Return the right answer to a question as a sample to imitate."""
@@ -162,12 +181,3 @@ class SupervisedRole(Protocol):
 def plan_stage(updates: int, batch: int, lr: float, seed: int) -> WarmStart | None:
     """Return the updates of stage 1; None for 0 of them."""
     return WarmStart(updates=updates, batch=batch, lr=lr, seed=seed) if updates else None
-
-
-def imitate(
-    parts: Parts, role: str, rows: Sequence[Sample], learning: WarmStart, tell: Callable[[str], None]
-) -> WarmStartReport:
-    """Train a role to imitate samples."""
-    examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
-    adapter = role if has_adapters(parts.model) else ""
-    return warm_start(parts.model, examples, learning, lambda line: tell(f"{role}: {line}"), role=adapter)

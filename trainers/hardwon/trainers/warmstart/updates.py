@@ -1,18 +1,17 @@
 """The updates of a warm start, with checkpoints of their own until the first iteration has one.
 
 On one core, the warm start of a pretrained base takes an hour, and stage 1 of three roles half of one. A killed run
-continues within the warm start, and at the next role of stage 1, bit for bit on a CPU.
+continues within the warm start or the stage 1 of a role, bit for bit on a CPU.
 """
 
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hardwon.trainers.algorithms.imitation import Imitation, WarmStartProgress
-from hardwon.trainers.algorithms.samples import PackedSequence
+from hardwon.trainers.algorithms.imitation import Imitation, make_updates
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.config.schema import WarmStartConfig
 from hardwon.trainers.loop import TrainingLoop
@@ -28,26 +27,59 @@ SAVE_S = 300.0
 
 
 def open_checkpoints(out: Path) -> Checkpoints:
-    """Return the checkpoints inside a run's warm start. They are numbered by update."""
+    """Return the checkpoints inside a run's warm start. They are numbered in order, those of the policy by update."""
     return Checkpoints(out / FOLDER, keep=1)
 
 
-def imitate(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None) -> bool:
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a warm start is."""
+
+    imitated: bool = False
+    """Whether the policy has imitated, if it is to."""
+    studied: tuple[str, ...] = ()
+    """Roles whose stage 1 is over."""
+    begun: Mapping[str, Any] | None = None
+    """The updates so far, of the policy or of the role that comes next."""
+
+
+def read_progress(checkpoint: Path | None) -> Progress:
+    """Return how far the warm start was at a checkpoint inside it."""
+    if checkpoint is None:
+        return Progress()
+    import torch
+
+    saved = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+    begun = saved if "updates" in saved else None
+    return Progress("studied" in saved, tuple(saved.get("studied", ())), begun)
+
+
+class Saver:
+    """Saves the updates of the policy or of a role now and then, and when the run is to stop."""
+
+    def __init__(self, loop: TrainingLoop, done: Mapping[str, Any]) -> None:
+        """Begin now, before the examples are built, which takes its time as well."""
+        self._loop, self._done, self._saved = loop, done, time.monotonic()
+
+    def __call__(self, imitation: Imitation) -> bool:
+        """Return whether the updates are to go on."""
+        if self._loop.stopping or time.monotonic() - self._saved >= SAVE_S:
+            _save(self._loop, {**self._done, **imitation.write_state()}, len(imitation.curve))
+            self._saved = time.monotonic()
+        return not self._loop.stopping
+
+
+def imitate(loop: TrainingLoop, config: WarmStartConfig, begun: Mapping[str, Any] | None) -> bool:
     """Train the policy to imitate the exploring episodes, with checkpoints in between."""
-    saved = time.monotonic()  # before the demonstrations are played, which takes its time as well
-    imitation = _open(loop, config, checkpoint)
-    progress = WarmStartProgress(imitation, loop.screen.tell)
-    while not imitation.is_done:
-        if loop.stopping:
-            _save(loop, imitation)
-            updates = f"{len(imitation.curve)} of {config.learning.updates}"
-            loop.screen.tell(f"stopped and saved after update {updates} of the warm start; add --resume to continue.")
-            return False
-        imitation.update()
-        progress()
-        if time.monotonic() - saved >= SAVE_S and not imitation.is_done:
-            _save(loop, imitation)
-            saved = time.monotonic()
+    saver, model = Saver(loop, {}), loop.session.roles["policy"].model
+    if begun is None:
+        imitation = Imitation(model, demonstrate(loop, config.examples), config.learning, role="policy")
+    else:
+        imitation = Imitation.restore(begun, model, config.learning, role="policy")
+    if not make_updates(imitation, loop.screen.tell, saver):
+        updates = f"{len(imitation.curve)} of {config.learning.updates}"
+        loop.screen.tell(f"stopped and saved after update {updates} of the warm start; add --resume to continue.")
+        return False
     report = imitation.report()
     spent = {"first": report.first, "last": report.last, "examples": report.examples, "cpu_s": report.cpu_s}
     loop.metrics.log(0, spent, kind="warmstart")
@@ -56,25 +88,7 @@ def imitate(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None
 
 def save_studied(loop: TrainingLoop, roles: Sequence[str]) -> None:
     """Save a checkpoint after stage 1 of a role."""
-    import torch
-
-    def write(folder: Path) -> None:
-        loop.write_checkpoint(folder)
-        torch.save({"studied": list(roles)}, folder / STATE)
-
-    warmstart = loop.config.warmstart
-    imitated = warmstart.learning.updates if warmstart is not None and warmstart.imitates else 0
-    open_checkpoints(loop.session.out).save(imitated + len(roles), write)
-
-
-def list_studied(checkpoint: Path | None) -> tuple[str, ...]:
-    """Return the roles whose stage 1 was over at a checkpoint inside the warm start."""
-    if checkpoint is None:
-        return ()
-    import torch
-
-    saved = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
-    return tuple(saved.get("studied", ()))
+    _save(loop, {"studied": list(roles)}, 1)
 
 
 def finish(loop: TrainingLoop) -> None:
@@ -83,28 +97,14 @@ def finish(loop: TrainingLoop) -> None:
     shutil.rmtree(loop.session.out / FOLDER, ignore_errors=True)
 
 
-def _open(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None) -> Imitation:
-    """Return the updates, at their beginning or where a checkpoint left them."""
-    model = loop.session.roles["policy"].model
-    if checkpoint is None:
-        return Imitation(model, demonstrate(loop, config.examples), config.learning, role="policy")
-    import torch
-
-    saved = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
-    examples = [PackedSequence(**fields) for fields in saved["examples"]]
-    imitation = Imitation(model, examples, config.learning, role="policy")
-    imitation.load_state_dict(saved["updates"])
-    return imitation
-
-
-def _save(loop: TrainingLoop, imitation: Imitation) -> None:
+def _save(loop: TrainingLoop, state: Mapping[str, Any], made: int) -> None:
     """Save a checkpoint inside the warm start."""
     import torch
 
-    examples: list[dict[str, Any]] = [asdict(example) for example in imitation.examples]
-
     def write(folder: Path) -> None:
         loop.write_checkpoint(folder)
-        torch.save({"examples": examples, "updates": imitation.state_dict()}, folder / STATE)
+        torch.save(dict(state), folder / STATE)
 
-    open_checkpoints(loop.session.out).save(len(imitation.curve), write)
+    checkpoints = open_checkpoints(loop.session.out)
+    latest = checkpoints.latest()
+    checkpoints.save(made if latest is None else max(made, int(latest.name) + 1), write)

@@ -29,7 +29,7 @@ from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
 from ..base import Parts
-from ..supervised_stage import Marked, imitate, plan_stage
+from ..supervised_stage import Marked, plan_stage
 from ..trained import CreditedSamples, TrainedRole
 from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
 from .lessons import Lesson, Recollections, build_lessons, explored, judge_recollections
@@ -136,9 +136,7 @@ class GuideRole(TrainedRole):
     def distil(self, lessons: Sequence[Lesson], tell: Callable[[str], None] = lambda _: None) -> WarmStartReport:
         """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
         rows = [self.speaker.lesson(query, text, f"lesson/{n}") for n, (query, text) in enumerate(lessons)]
-        learning = self.supervised.learning
-        assert learning is not None
-        return imitate(self._parts, self.name, rows, learning, tell)
+        return self.supervised.imitate(rows, tell)
 
     def _mark_recollections(self) -> list[Marked]:
         """Return questions about recollections of explored task instances, each with the right decision."""
