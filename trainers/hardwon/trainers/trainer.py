@@ -318,11 +318,11 @@ def _begin(loop: TrainingLoop) -> bool:
         take_over(session)
         loop.screen.tell(f"the roles begin as those of {warmstart.run}.")
     progress = updates.read_progress(loop.warming)  # read now: a later checkpoint of the warm start deletes this one
-    if warmstart is not None and warmstart.imitates and not progress.imitated:
+    if warmstart is not None and warmstart.imitates and not progress.is_past_imitation:
         if not updates.imitate(loop, warmstart, progress.begun):
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer
-        progress = updates.Progress(imitated=True)
+        progress = updates.Progress(is_past_imitation=True)
     if not _begin_roles(loop, progress):
         return False
     _warn_of_verdicts(session, loop.screen)

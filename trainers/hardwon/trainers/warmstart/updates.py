@@ -35,7 +35,7 @@ def open_checkpoints(out: Path) -> Checkpoints:
 class Progress:
     """How far a warm start is."""
 
-    imitated: bool = False
+    is_past_imitation: bool = False
     """Whether the policy has imitated, if it is to."""
     studied: tuple[str, ...] = ()
     """Roles whose stage 1 is over."""
@@ -97,7 +97,7 @@ def finish(loop: TrainingLoop) -> None:
     shutil.rmtree(loop.session.out / FOLDER, ignore_errors=True)
 
 
-def _save(loop: TrainingLoop, state: Mapping[str, Any], made: int) -> None:
+def _save(loop: TrainingLoop, state: Mapping[str, Any], number: int) -> None:
     """Save a checkpoint inside the warm start."""
     import torch
 
@@ -107,4 +107,4 @@ def _save(loop: TrainingLoop, state: Mapping[str, Any], made: int) -> None:
 
     checkpoints = open_checkpoints(loop.session.out)
     latest = checkpoints.latest()
-    checkpoints.save(made if latest is None else max(made, int(latest.name) + 1), write)
+    checkpoints.save(number if latest is None else max(number, int(latest.name) + 1), write)
