@@ -226,7 +226,7 @@ def build_start(folder: Path) -> None:
         settings = build_settings(folder, 0, 0)
         settings["explore"]["worlds"]["seeds"] = run_seeds(villages)
         examples = {"copies": 2, "memory_share": 0.75 if name == "start" else 1.0}
-        learning = {"updates": updates, "batch": 32, "lr": 1e-3, "budget": 16384}
+        learning = {"updates": updates, "batch": 32, "lr": 1e-3}
         settings["warmstart"] = {"run": str(before), "examples": examples, "learning": learning}
         run(settings, folder / name)
 
@@ -255,7 +255,7 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
         "arms": {"control": 2, "lessons": 2},
         "guidance": {"lessons": "items"},
         "roles": {
-            "policy": {"learner": {"lr": 0.0}},
+            "policy": {"learner": {"lr": 0.0, "budget": 16384}},
             "extractor": {
                 "learner": {"lr": 3e-4},
                 "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},

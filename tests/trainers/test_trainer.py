@@ -11,9 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -482,27 +480,6 @@ def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
     evaluated = [("best", {"advice"}, 4), ("at first", {"advice-frozen"}, 4)]
     assert shown == [*evaluated, ("to learn", {"advice"}, 6), *evaluated]
     assert list(report.final) == ["control", "advice", "advice-frozen"]
-
-
-def test_weights_and_biases_gets_the_numbers_where_it_is_asked_for(corridor, monkeypatch):
-    """The run that goes on goes on under the same id."""
-    logged: list[dict[str, Any]] = []
-    ids = []
-
-    def init(**settings):
-        ids.append(settings["id"])
-        return SimpleNamespace(id="abc", log=logged.append, finish=lambda: None)
-
-    fake = ModuleType("wandb")
-    fake.__spec__ = ModuleSpec("wandb", None)  # who looks whether it is installed looks for this
-    fake.init = init  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    settings = corridor(run={"iterations": 1, "wandb": "corridors"}, warmstart=None)
-    train(settings)
-    train(settings, ["run.iterations=2"], resume=True)
-    assert ids == [None, "abc"]
-    assert [line["iteration"] for line in logged] == [1, 2]
-    assert "train/reward" in logged[0]
 
 
 def test_without_torch_the_extra_is_named(tmp_path):

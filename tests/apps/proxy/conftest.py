@@ -21,7 +21,6 @@ from hardwon.apps.proxy.app import create_proxy
 from hardwon.apps.proxy.conversations import ProxySettings
 from hardwon.apps.proxy.library_access import LibraryAccess
 from hardwon.apps.proxy.serving import NO_OWN_HEADERS
-from hardwon.apps.proxy.token_file import TokenFile
 from hardwon.memory import ExperienceLibrary
 
 read_certificates = functools.cache(ssl.create_default_context)
@@ -87,9 +86,8 @@ class Upstream:
         common = {"id": "c-1", "created": 1, "model": "m"}
         if body.get("stream"):
             return StreamingResponse(self.stream(common, message, reason), media_type="text/event-stream")
-        choice = {"index": 0, "message": message, "finish_reason": reason, **self.extra.get("choice", {})}
-        top = {name: value for name, value in self.extra.items() if name != "choice"}
-        return JSONResponse({**common, "object": "chat.completion", "choices": [choice], **top})
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        return JSONResponse({**common, "object": "chat.completion", "choices": [choice], **self.extra})
 
     async def respond(self, request):
         """Answer a request of the Responses API; `answer(body)` returns output items, a text, or a Response."""
@@ -209,17 +207,13 @@ def proxied(tmp_path, upstream):
     """Open proxies: `proxied(mode="block")` returns an OpenAI client whose base URL is a new proxy."""
     with contextlib.ExitStack() as stack:
 
-        def start(
-            *, opener=None, tokens=None, extra_body=None, url=None, timeout_s=200.0, patience_s=200.0, **settings
-        ):
+        def start(*, opener=None, url=None, timeout_s=200.0, patience_s=200.0, **settings):
             access = LibraryAccess(opener or (lambda: ExperienceLibrary.open(tmp_path / "work.db")))
             options: Any = settings
             app = create_proxy(
                 access,
                 url or f"{upstream.url}/v1",
                 settings=ProxySettings(**options),
-                tokens=None if tokens is None else TokenFile(tokens),
-                extra_body=extra_body,
                 timeout_s=timeout_s,
                 patience_s=patience_s,
             )

@@ -38,7 +38,7 @@ def response_pair(n):
 
 
 DIALECTS: dict[str, Any] = {
-    "chat": (chat, lambda: chat.ChatCompletions({}), "messages", chat_pair),
+    "chat": (chat, lambda: chat.ChatCompletions(), "messages", chat_pair),
     "responses": (responses, responses.Responses, "input", response_pair),
 }
 

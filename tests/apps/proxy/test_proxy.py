@@ -380,8 +380,7 @@ def test_a_run_goes_on_after_text_and_a_refused_call_in_a_stream(proxied, upstre
 def test_the_key_is_forwarded_and_kept_nowhere(proxied, upstream, library, tmp_path, caplog):
     caplog.set_level("DEBUG", "hardwon")
     upstream.answer = refunding
-    upstream.extra = {"choice": {"token_ids": [1, 2]}}
-    run_agent(proxied(tokens=tmp_path / "tokens.jsonl"), upstream, "Refund Ada's order.", refund_tool)
+    run_agent(proxied(), upstream, "Refund Ada's order.", refund_tool)
     wait_for(lambda: open_episodes(library))
     assert all(headers["authorization"] == "Bearer sk-secret-key" for headers in upstream.headers)
     library.close()
@@ -408,23 +407,6 @@ def test_other_routes_and_odd_bodies_pass_through(proxied, upstream, library):
     chat(client, [{"role": "user", "content": "Hello"}], n=2)
     assert upstream.requests[-1]["n"] == 2
     assert open_episodes(library) == []
-
-
-def test_tokens_are_written_with_the_episode(proxied, upstream, library, tmp_path):
-    upstream.answer = refunding
-    logprobs = {"content": [{"token": "token_id:7", "logprob": -0.5}, {"token": "token_id:8", "logprob": -0.25}]}
-    upstream.extra = {"prompt_token_ids": [1, 2, 3], "choice": {"logprobs": logprobs}}
-    file = tmp_path / "tokens.jsonl"
-    client = proxied(tokens=file, extra_body={"logprobs": True})
-    run_agent(client, upstream, "Refund Ada's order.", refund_tool)
-    lines = wait_for(lambda: len(rows := file.read_text().splitlines()) == 3 and [json.loads(row) for row in rows])
-    (episode,) = wait_for(lambda: open_episodes(library))
-    assert {line["episode"] for line in lines} == {episode.id}
-    assert lines[0]["prompt_token_ids"] == [1, 2, 3]
-    assert lines[0]["token_ids"] == [7, 8]
-    assert lines[0]["logprobs"] == [-0.5, -0.25]
-    assert lines[0]["request"]["logprobs"] is True
-    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_an_unknown_outcome_waits_for_a_grade(proxied, upstream, library):

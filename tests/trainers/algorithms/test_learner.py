@@ -346,7 +346,7 @@ def test_resumed_is_bit_for_bit_the_straight_run():
     straight = learner(model, **settings)
     for seed in range(3):
         straight.step(streams(seed), LossSettings(entropy=0.01))
-    other = build_model(WORDS, replace(SHAPE, seed=9))
+    other = build_model(WORDS, SHAPE, seed=9)
     other.load_state_dict(copy.deepcopy(model.state_dict()))
     resumed = learner(other, **settings)
     resumed.load_state_dict(copy.deepcopy(straight.state_dict()))

@@ -94,8 +94,8 @@ def open_remote_engines(monkeypatch, tmp_path):
 def open_workers(monkeypatch):
     """Open rollout workers, for which a run needs Ray."""
     cluster = SimpleNamespace(put=lambda value: value)
-    monkeypatch.setattr(ray_cluster, "RayCluster", lambda address, workers: cluster)
-    config = of({**SETTINGS, "rollouts": {"workers": 2, "ray": "head:6379"}})
+    monkeypatch.setattr(ray_cluster, "RayCluster", lambda workers: cluster)
+    config = of({**SETTINGS, "rollouts": {"workers": 2}})
     opening.open_pool(SimpleNamespace(config=config, tokenizer=None, context=None, engine=None, out=Path()))
 
 

@@ -17,8 +17,13 @@ def save(folder, **values):
     """Write the settings of a run as an earlier version did, all removed ones included, and return them as read now."""
     config = of({**BASE, "warmstart": {}, "run": {"balance": values.get("balance") is not None}})
     stored = as_dict(config)
-    stored["engine"]["kind"] = "local"
-    stored["run"]["balance"] = values.get("balance")
+    stored["engine"] |= {"kind": "local", "key": None, "model": None}
+    stored["model"]["tiny"] |= {"seed": 0}
+    stored["program"] |= {"at_once": 8, "library": "", "recorded": ""}
+    stored["rollouts"] |= {"ray": "auto"}
+    stored["run"] |= {"balance": values.get("balance"), "wandb": values.get("wandb")}
+    stored["warmstart"]["learning"] |= {"budget": 4096, "seed": 0}
+    stored["roles"]["policy"]["loss"] |= {"cap": 2.0}
     stored["warmstart"]["examples"] |= {"circles": values.get("circles", "drop"), "seed": 0}
     stored["roles"]["policy"]["learner"] |= {"clip": values.get("clip", 1.0)}
     (folder / "config.json").write_text(json.dumps(stored))
@@ -48,6 +53,12 @@ def test_a_run_that_would_go_on_differently_is_read_with_a_warning_and_not_resum
         read_config(tmp_path, is_resumed=True)
     with pytest.warns(UserWarning, match=path):
         assert read_config(tmp_path) == config
+
+
+def test_a_removed_setting_that_changes_no_result_lets_a_run_go_on(tmp_path):
+    config = save(tmp_path, wandb="project")
+    with pytest.warns(UserWarning, match="run.wandb='project'"):
+        assert read_config(tmp_path, is_resumed=True) == config
 
 
 def test_removed_settings_are_gone():

@@ -37,8 +37,7 @@ def guide(**section):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"key": "KEY"}}, "engine.key is 'KEY', and nothing reads it without engine.url; set that"),
-        ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.url"),
+        ({"engine": {"folder": "DIR"}}, "engine.folder is 'DIR', and nothing reads it without engine.url; set that"),
         (
             {"warmstart": {"examples": {"renamed": 0.5}}},
             "examples.renamed is 0.5.*a base that reads messages",
@@ -47,7 +46,7 @@ def guide(**section):
         ({"library": {"explored": {"dev": {"seeds": "0-9"}}}}, "library.explored.*an arm that shows the library"),
         ({"library": {"learn": False}}, "library.learn is False"),
         (policy(loss={"kind": "imitation", "low": 0.1}), "roles.policy.loss.low.*with ratios"),
-        (policy(loss={"cap": 5.0}), "roles.policy.loss.cap.*loss.old=trainer"),
+        (policy(loss={"max_mismatch": 5.0}), "roles.policy.loss.max_mismatch.*loss.old=trainer"),
         (policy(learner={"constant": 64}), "learner.constant.*denominator=constant"),
         (
             {**CHAT, **policy(settings={"speech_tokens": 9})},
@@ -67,7 +66,7 @@ def test_what_nothing_reads_is_refused(sections, message):
     "sections",
     [
         {"tasks": {"demonstrations": ["gold"], "compose": {"prefixed": {}}}},
-        policy(loss={"old": "trainer", "cap": 5.0}),
+        policy(loss={"old": "trainer", "max_mismatch": 5.0}),
         policy(learner={"constant": 64, "denominator": "constant"}),
         {**CHAT, **guide(distil=0)},
         guide(distil=9, distil_lr=0.1),

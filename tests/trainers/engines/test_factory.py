@@ -96,10 +96,3 @@ def test_a_base_without_the_words_that_mark_a_transcript_is_written_to_be_served
 def test_engines_that_cannot_work_are_refused(corridor, settings, told):
     with pytest.raises(ConfigError, match=told):
         train(corridor(**settings))
-
-
-def test_a_key_that_is_not_in_the_environment_is_told(corridor, base, monkeypatch):
-    monkeypatch.delenv("VLLM_KEY", raising=False)
-    engine = {"url": "http://127.0.0.1:1/v1", "key": "VLLM_KEY"}
-    with pytest.raises(ConfigError, match="VLLM_KEY, which is not in the environment"):
-        train(corridor(model={"base": base, "adapter": 4, "prompt": "compact"}, engine=engine))

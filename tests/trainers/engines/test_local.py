@@ -214,7 +214,7 @@ def test_other_weights_are_another_version():
     """Hot-swapped: what is asked from now on is by them, under their number, and reads everything anew."""
     made = LocalEngine(build_model(40, SHAPE), None)
     (before,) = served([Request((5,), max_tokens=4, temperature=0.0)], made)
-    made.load_adapter("policy", 3, build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)).state_dict())
+    made.load_adapter("policy", 3, build_model(40, SHAPE, seed=9).state_dict())
     (after,) = served([Request((5,), max_tokens=4, temperature=0.0)], made)
     assert (before.version, after.version, made.versions()) == (0, 3, {"policy": 3})
     assert before.logprobs != after.logprobs
@@ -222,7 +222,7 @@ def test_other_weights_are_another_version():
 
 def test_each_role_has_its_own_weights():
     made = LocalEngine(build_model(40, SHAPE), None, roles=("policy", "extractor"))
-    made.load_adapter("extractor", 1, build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)).state_dict())
+    made.load_adapter("extractor", 1, build_model(40, SHAPE, seed=9).state_dict())
     policy, extractor = served(
         [Request((5,), role, max_tokens=4, temperature=0.0) for role in ("policy", "extractor")], made
     )
@@ -339,7 +339,7 @@ def test_an_episode_of_lists_reads_its_past_once():
 @pytest.mark.parametrize("version", [1, 2])
 def test_weights_changed_in_the_middle_of_an_episode_are_those_of_a_cold_engine(version):
     """Even if the caller gives the same version again."""
-    other = build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)).state_dict()
+    other = build_model(40, SHAPE, seed=9).state_dict()
 
     async def play(made, prompt, **fields):
         return await made.generate(Request(prompt, max_tokens=3, temperature=0.0, **fields))
@@ -354,13 +354,13 @@ def test_weights_changed_in_the_middle_of_an_episode_are_those_of_a_cold_engine(
         return prompt, first, await play(made, prompt, session="e")
 
     prompt, first, later = asyncio.run(change())
-    cold = LocalEngine(build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)), None)
+    cold = LocalEngine(build_model(40, SHAPE, seed=9), None)
     assert later.logprobs == pytest.approx(asyncio.run(play(cold, prompt)).logprobs, abs=1e-6)
     assert later.version == first.version + 1 == 2
 
 
 def test_a_request_that_waits_is_read_with_the_new_weights():
-    other = build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)).state_dict()
+    other = build_model(40, SHAPE, seed=9).state_dict()
 
     async def change():
         made = LocalEngine(build_model(40, SHAPE), None)
@@ -375,7 +375,7 @@ def test_a_request_that_waits_is_read_with_the_new_weights():
         await made.end("f")
         return await waiting
 
-    cold = LocalEngine(build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)), None)
+    cold = LocalEngine(build_model(40, SHAPE, seed=9), None)
     (expected,) = served([Request((5, 6, 7, 8, 9, 10), max_tokens=2, temperature=0.0)], cold)
     assert asyncio.run(change()).logprobs == pytest.approx(expected.logprobs, abs=1e-6)
 

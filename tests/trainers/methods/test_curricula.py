@@ -158,8 +158,6 @@ def test_informative_by_hand():
 def test_wrong_settings_are_refused():
     with pytest.raises(ConfigError, match="rising lengths"):
         build("staged", bounds="8, 4")
-    with pytest.raises(ConfigError, match="floor is 0"):
-        build("informative", floor=0.0)
     with pytest.raises(UnknownName, match="informativ"):
         build("informativ")
 

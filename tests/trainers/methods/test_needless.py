@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.trainers.methods.test_curricula import WORLDS, build, played
 
-from hardwon.memory.errors import CannotLearn, ConfigError
+from hardwon.memory.errors import CannotLearn
 from hardwon.trainers.algorithms.signals import Signals
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.methods.decs_share import compute_weight, measure_needed, move_share
@@ -54,5 +54,3 @@ def test_a_sampler_without_its_source_is_refused():
     }
     with pytest.raises(CannotLearn, match=r"tasks.sampler.share needs the signal redundant.*sources.redundant"):
         of(given)
-    with pytest.raises(ConfigError, match=r"start is 0\.9"):
-        build("share", start=0.9)

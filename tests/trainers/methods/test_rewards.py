@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from tests.trainers.methods.traces import batches, few, make
 
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.errors import UnknownName
 from hardwon.trainers.algorithms.advantages import group_siblings
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.shapers import set_rewards, shape
@@ -71,11 +71,6 @@ def test_density_by_hand():
     assert paid(rewards, 0) == pytest.approx([0, 0, 0, 0.6])
     assert paid(rewards, 1) == rewards
     assert paid(rewards, 3) == pytest.approx([0, 0, 0.3, 0.3])
-
-
-def test_density_of_a_negative_number_is_refused():
-    with pytest.raises(ConfigError, match="k is -1"):
-        density([], k=-1)
 
 
 def priced(length, **settings):

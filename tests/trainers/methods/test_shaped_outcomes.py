@@ -4,7 +4,6 @@ import pytest
 from tests.trainers.methods.test_judged import THREE
 from tests.trainers.methods.traces import close, make
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.signals import UnfedSignal
 from hardwon.trainers.methods.arena import arena
 from hardwon.trainers.methods.checklist import pay_checklist
@@ -97,8 +96,6 @@ def test_lookback_by_hand():
     """R = 1, 0 with h = .5, 1 and w = .2: 1.1 and .2; without a judged thought nothing changes."""
     rows = [make("a", 1.0, scores={"lookback": 0.5}), make("b", 0.0, scores={"lookback": 1.0}), make("c", 1.0)]
     assert outcomes(reward_lookback(rows)) == pytest.approx([1.1, 0.2, 1.0])
-    with pytest.raises(ConfigError, match="weight is -1"):
-        reward_lookback(rows, weight=-1)
 
 
 def test_equal_lookback_changes_nothing_of_a_centered_comparison():

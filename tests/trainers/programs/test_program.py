@@ -128,11 +128,10 @@ def test_a_reward_function_grades(program, rollouts, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"program": {"command": ""}}, "needs either program.command"),
+        ({"program": {"command": ""}}, "needs program.command"),
         ({"environment": {"name": "textworld"}}, "set environment.name=program"),
         ({"arms": {"retrieved": 2}}, "program.urls.retrieved"),
         ({"program": {"urls": {"other": "http://localhost/v1"}}}, "names no arm"),
-        ({"program": {"library": "x.db"}}, "only program.recorded reads"),
         ({"model": {"base": "tiny"}}, "set model.base"),
         ({"roles": {"policy": {"settings": {"actions": "changes"}}}}, "settings.actions needs an environment"),
         ({"warmstart": {}}, "warmstart needs an environment"),

@@ -152,11 +152,6 @@ def test_the_same_seed_sends_the_same_teams():
     assert one._waiting == other._waiting != []
 
 
-def test_settings_are_checked():
-    with pytest.raises(ConfigError, match="teams is 1; use 2 or more"):
-        made(teams=1)
-
-
 def test_without_a_world_it_says_so():
     role = made()[0]
     with pytest.raises(ConfigError, match="no environment"):

@@ -251,8 +251,6 @@ def test_episodes_are_read_one_of_each_group_first():
     ("settings", "match"),
     [
         ({"redy": 3}, "did you mean ready"),
-        ({"samples": 1}, "samples is 1; use 2 or more"),
-        ({"pairs": 0}, "pairs is 0"),
         ({"teacher": "gpt"}, "teacher is 'gpt'; use rules, or MODULE:CALLABLE"),
     ],
 )

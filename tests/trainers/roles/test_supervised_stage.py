@@ -150,7 +150,7 @@ def test_nothing_is_learned_or_measured_without_questions():
     silent = build_study(None)
     assert silent.learn([ask(1), ask(2)], print) is None
     assert asyncio.run(silent.describe()) == ""
-    assert plan_stage(0, 2, 1e-3, 0) is None
+    assert plan_stage(0, 2, 1e-3) is None
 
 
 # -- a run

@@ -17,7 +17,7 @@ ray = pytest.importorskip("ray")
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster of this machine with three CPUs, which every run of the module joins."""
-    ray_cluster._connect("auto", 3)
+    ray_cluster._connect(3)
     yield
     ray.shutdown()
 
@@ -45,7 +45,7 @@ def test_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor, clu
 
 def test_more_workers_than_cpus_are_refused(cluster):
     with pytest.raises(ConfigError, match=r"rollouts\.workers is 500, and the Ray cluster has \d+ CPUs"):
-        RayCluster("auto", 500)
+        RayCluster(500)
 
 
 def test_an_address_without_a_cluster_is_refused(monkeypatch):
@@ -54,8 +54,9 @@ def test_an_address_without_a_cluster_is_refused(monkeypatch):
 
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     with pytest.raises(EngineUnreachable, match="no Ray cluster answers at head:6379"):
-        RayCluster("head:6379", 2)
+        RayCluster(2)
 
 
 def test_ray_that_does_not_start_says_where_to_look(monkeypatch):
@@ -65,4 +66,4 @@ def test_ray_that_does_not_start_says_where_to_look(monkeypatch):
     monkeypatch.setattr(ray, "init", fail)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(EngineUnreachable, match="Ray did not start on this machine: the raylet died"):
-        RayCluster("auto", 2)
+        RayCluster(2)

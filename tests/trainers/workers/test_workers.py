@@ -133,13 +133,12 @@ def test_weights_that_a_worker_asks_for_stay_on_the_server(corridor, processes, 
 def test_a_worker_sends_the_key_of_the_server(corridor, server, tmp_path, monkeypatch):
     """The environment variable with the key is on the learner's machine."""
     _, sections = server
-    monkeypatch.setenv("SERVER_KEY", "secret")
-    engine = {**sections["engine"], "key": "SERVER_KEY"}
-    config = of(corridor(**{**sections, "engine": engine}, run={"out": str(tmp_path / "run")}))
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    config = of(corridor(**sections, run={"out": str(tmp_path / "run")}))
     host = SimpleNamespace(config=config, tokenizer=load_tokenizer(config.model.base), context=64)
     setup = build_setup(host)
     assert "secret" not in repr(setup)
-    monkeypatch.delenv("SERVER_KEY")
+    monkeypatch.delenv("VLLM_API_KEY")
     worker = asyncio.run(started(setup))
     assert worker._scenes.source._server._headers["Authorization"] == "Bearer secret"
     worker._scenes.source._server.tokens_read = 7

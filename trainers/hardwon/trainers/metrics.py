@@ -1,4 +1,4 @@
-"""Metrics: always one JSON line per iteration, TensorBoard if installed, Weights & Biases if configured.
+"""Metrics: always one JSON line per iteration, and TensorBoard if installed.
 
 A resumed run appends to the same files. Lines after its checkpoint are dropped first, so that no iteration
 appears twice.
@@ -12,22 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hardwon.memory.errors import MissingExtra
-
 FILE = "metrics.jsonl"
 
 
 class Metrics:
     """Writes metrics by iteration into a run's folder."""
 
-    def __init__(self, out: Path, *, begun: int | None = None, wandb: str | None = None, config: Any = None) -> None:
+    def __init__(self, out: Path, *, begun: int | None = None) -> None:
         """Open the files."""
         out.mkdir(parents=True, exist_ok=True)
         self.path = out / FILE
         keep_until(self.path, -1 if begun is None else begun)
         self._file = self.path.open("a", encoding="utf-8")
         self._board = _open_tensorboard(out / "tensorboard", begun)
-        self._wandb = _open_wandb(wandb, out, config) if wandb else None
 
     def log(self, iteration: int, values: Mapping[str, float], kind: str = "train") -> None:
         """Write the metrics of an iteration; `kind` is train, eval or warmstart. Non-finite values become null."""
@@ -39,16 +36,12 @@ class Metrics:
         if self._board is not None:
             for name, value in finite.items():
                 self._board.add_scalar(name, value, iteration)
-        if self._wandb is not None:
-            self._wandb.log({"iteration": iteration, **finite})
 
     def close(self) -> None:
         """Flush and close all outputs."""
         self._file.close()
         if self._board is not None:
             self._board.close()
-        if self._wandb is not None:
-            self._wandb.finish()
 
     def __enter__(self) -> Self:
         return self
@@ -101,18 +94,3 @@ def _open_tensorboard(folder: Path, begun: int | None) -> Any:
         return None
     # TensorBoard hides the events of earlier writers from purge_step on, which a resumed run writes again.
     return SummaryWriter(str(folder), purge_step=0 if begun is None else begun + 1)
-
-
-def _open_wandb(project: str, out: Path, config: Any) -> Any:
-    """Start or continue the Weights & Biases run of this folder."""
-    try:
-        import wandb  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingExtra(
-            "wandb is not installed. Install it with: pip install wandb; or set run.wandb to null."
-        ) from error
-    id_file = out / "wandb-run"
-    run_id = id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None
-    run: Any = wandb.init(project=project, id=run_id, resume="allow", dir=str(out), config=config)
-    id_file.write_text(f"{run.id}\n", encoding="utf-8")
-    return run

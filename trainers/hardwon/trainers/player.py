@@ -16,8 +16,7 @@ from .algorithms.samples import Rollout
 from .config.kinds import TELLS
 from .config.program import PROGRAM
 from .console import EpisodeCount
-from .programs.player import PlaysPrograms, ProgramPlayer
-from .programs.recorded import RecordedPlayer
+from .programs.player import ProgramPlayer
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
 from .rollouts.renaming import Rename
@@ -145,7 +144,7 @@ class Player:
         return rollouts
 
     async def _run_programs(
-        self, programs: PlaysPrograms, specs: Sequence[Spec], temperature: float, max_calls: int, snapshot: str
+        self, programs: ProgramPlayer, specs: Sequence[Spec], temperature: float, max_calls: int, snapshot: str
     ) -> list[Rollout]:
         """Let a program play the episodes, and tell how many have ended."""
         progress = EpisodeCount(len(specs), self._tell) if self._tell is not None else None
@@ -213,13 +212,11 @@ class Player:
         return [prepared[at] for at in range(len(specs))]
 
 
-def open_programs(session: Session) -> PlaysPrograms | None:
+def open_programs(session: Session) -> ProgramPlayer | None:
     """Return what plays the episodes of a program; None if the run steps an environment itself."""
     config = session.config
     if config.environment.name != PROGRAM:
         return None
-    if config.program.recorded:
-        return RecordedPlayer(config, session.engine, session.prompts)
     return ProgramPlayer(config, session.engine, session.prompts, session.context)
 
 

@@ -52,7 +52,6 @@ MAY_DIFFER = (
     "run.history",
     "run.out",
     "run.threads",
-    "run.wandb",
 )
 """Prefixes of the settings that may change when a run resumes."""
 
@@ -190,8 +189,6 @@ def _load_settings(
     if isinstance(config, str | Path):
         return loading.load(config, overrides, method=method)
     if isinstance(config, TrainConfig):
-        if not overrides and not method:
-            return config
         config = as_dict(config)
     return loading.of(config, overrides, method=method)
 
@@ -229,7 +226,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     is_warming = checkpoint is not None and (checkpoint / updates.STATE).exists()
     begun = None if checkpoint is None or is_warming else position.iteration
     # a resumed run writes the lines after its checkpoint again
-    with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=as_dict(config)) as metrics:
+    with screen, Metrics(out, begun=begun) as metrics:
         loop = TrainingLoop(session, player, position, metrics, screen)
         try:
             screen.tell(session.prompts.describe())

@@ -32,7 +32,6 @@ from .forwarding import ClientGone, Relay, await_client, forward_headers, relay,
 from .json_text import JsonObject
 from .library_access import LibraryAccess
 from .responses import Responses
-from .token_file import TokenFile
 
 logger = logging.getLogger("hardwon.proxy")
 
@@ -44,14 +43,12 @@ def create_proxy(
     upstream: str,
     *,
     settings: ProxySettings | None = None,
-    tokens: TokenFile | None = None,
-    extra_body: Mapping[str, Any] | None = None,
     timeout_s: float = 600.0,
     patience_s: float = BEFORE_CALL_S,
 ) -> Starlette:
     """Create the proxy."""
-    backend = Backend(access, settings or ProxySettings(), tokens, timeout_s, patience_s)
-    proxy = Proxy(backend, extra_body or {})
+    backend = Backend(access, settings or ProxySettings(), timeout_s, patience_s)
+    proxy = Proxy(backend)
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
@@ -112,9 +109,9 @@ def _refuse_upgrade() -> Response:
 class Proxy:
     """Handlers of the proxy."""
 
-    def __init__(self, backend: Backend, extra_body: Mapping[str, Any]) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._chat, self._responses = ChatCompletions(dict(extra_body)), Responses()
+        self._chat, self._responses = ChatCompletions(), Responses()
 
     async def show_health(self, request: Request) -> Response:
         """Return whether the library can be used; the proxy itself works in either case."""

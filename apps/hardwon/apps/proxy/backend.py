@@ -16,7 +16,6 @@ from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S
 from .conversations import ConversationLog, ProxySettings
 from .forwarding import Headers
 from .library_access import LibraryAccess
-from .token_file import TokenFile
 
 logger = logging.getLogger("hardwon.proxy")
 
@@ -89,11 +88,10 @@ class Backend:
         self,
         access: LibraryAccess,
         settings: ProxySettings,
-        tokens: TokenFile | None,
         timeout_s: float,
         patience_s: float,
     ) -> None:
-        self.access, self.settings, self.tokens, self.worker = access, settings, tokens, LibraryWorker(patience_s)
+        self.access, self.settings, self.worker = access, settings, LibraryWorker(patience_s)
         self.log = ConversationLog(access, settings)
         self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=10.0), follow_redirects=False)
 

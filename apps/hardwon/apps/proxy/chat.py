@@ -20,14 +20,12 @@ from .streams.completion import CompletionBuilder, has_calls, iter_deltas, list_
 class ChatCompletions:
     """The dialect of chat completions."""
 
-    def __init__(self, extra: Mapping[str, Any]) -> None:
-        """Set these fields in every request."""
-        self._extra = extra
+    def __init__(self) -> None:
         self._read = ReadOnce(plain_messages)
 
     def prepare(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request with the fields that the user of the proxy sets."""
-        return {**body, **self._extra}
+        """Return the request as it is."""
+        return dict(body)
 
     def is_conversation(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request has messages and asks for a single choice, which will be the next message."""

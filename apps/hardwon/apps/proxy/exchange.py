@@ -266,9 +266,6 @@ class Exchange:
         if not answer.calls:
             worker.submit("recording a conversation", log.end_run, self._turn, answer.messages, answer.finish)
         worker.submit("recording abandoned conversations", log.end_abandoned)
-        if self._backend.tokens is not None and "choices" in answer.value:
-            episode = self._turn.conversation.episode
-            worker.submit("recording tokens", self._backend.tokens.add, episode, self._body, answer.value)
 
 
 def explain_break(error: Exception) -> bytes:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +16,6 @@ from hardwon.memory.errors import ConfigError
 from .app import create_proxy
 from .conversations import ProxySettings
 from .library_access import LibraryAccess
-from .token_file import TokenFile
 
 logger = logging.getLogger("hardwon.proxy")
 
@@ -43,8 +41,6 @@ def serve_proxy(
     host: str,
     port: int,
     settings: ProxySettings,
-    tokens: Path | None,
-    extra_body: Mapping[str, Any],
     timeout_s: float,
     tell: Callable[[str], None],
 ) -> None:
@@ -59,11 +55,8 @@ def serve_proxy(
     listening = open_socket(host, port)
     access = None
     try:
-        token_file = None if tokens is None else TokenFile(tokens)
         access = LibraryAccess(opener)
-        app = create_proxy(
-            access, upstream, settings=settings, tokens=token_file, extra_body=extra_body, timeout_s=timeout_s
-        )
+        app = create_proxy(access, upstream, settings=settings, timeout_s=timeout_s)
         app.state.stopping = asyncio.Event()
         warm_up(access)
         log_lines()

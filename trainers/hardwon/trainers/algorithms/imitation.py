@@ -15,14 +15,13 @@ from typing import Any, Literal
 from torch import nn
 
 from hardwon.memory import Step, Trajectory
-from hardwon.memory.errors import CannotLearn, ConfigError
+from hardwon.memory.errors import CannotLearn
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.models.adapters import parameters_of
 
 from .learner import Learner, LearnerSettings, LossSettings
 from .outcomes import OutcomeKind, measure_outcome
 from .samples import PackedSequence, Sample, pack_samples
-from .settings import check_least, check_positive
 
 RenderExample = Callable[[Trajectory, str | None], Sequence[Sample]]
 """Renders the samples of a trajectory's turns exactly as the policy would see them, with this memory or none."""
@@ -54,14 +53,6 @@ class Examples:
     """Share of the copies with memory in which things have each other's names, so that a hint must be read and places
     cannot be remembered. Only where actions are listed, and not for compact prompts.
     """
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.memory_share <= 1:
-            raise ConfigError(f"memory_share is {self.memory_share}; use a value from 0 to 1.")
-        if not 0 <= self.renamed <= 1:
-            raise ConfigError(f"renamed is {self.renamed}; use a value from 0 to 1.")
-        if self.copies < 1:
-            raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 
     def count_with_memory(self) -> int:
         """Return the number of copies with memory."""
@@ -163,16 +154,6 @@ class WarmStart:
     """Sequences of an update, of similar length."""
     lr: float = 2e-3
     """Peak learning rate; for an adapter of a large model, a tenth of this or less."""
-    budget: int = 4096
-    """Tokens of a micro-batch, padding included."""
-    seed: int = 0
-    """Seed of the order of the examples."""
-
-    def __post_init__(self) -> None:
-        if self.updates < 1 or self.batch < 1:
-            raise ConfigError(f"updates is {self.updates} and batch {self.batch}; use 1 or more.")
-        check_positive(self, "lr")
-        check_least(self, 1, "budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +196,10 @@ class Imitation:
         *,
         role: str = "",
         parameters: Mapping[str, nn.Parameter] | None = None,
+        seed: int = 0,
+        budget: int = LearnerSettings.budget,
     ) -> None:
-        """Prepare the updates.
+        """Prepare the updates; the seed is that of the order of the examples, the budget that of a micro-batch.
 
         Raises:
             CannotLearn: There are no examples.
@@ -228,8 +211,8 @@ class Imitation:
                 "(warmstart.examples of a run), such as max_turns."
             )
         parameters = parameters or parameters_of(model, role)
-        self._learner = Learner(model, parameters, _to_learner_settings(self.settings), role=role)
-        self._batches = iterate_batches(examples, self.settings.batch, random.Random(self.settings.seed))
+        self._learner = Learner(model, parameters, _to_learner_settings(self.settings, budget), role=role)
+        self._batches = iterate_batches(examples, self.settings.batch, random.Random(seed))
         self.curve: list[float] = []
         """Loss before every update so far, in nats per token."""
         self._tokens, self._cpu_s, self._wall_s = 0, 0.0, 0.0
@@ -281,9 +264,9 @@ class Imitation:
         return {"examples": [asdict(example) for example in self.examples], "updates": self.state_dict()}
 
     @classmethod
-    def restore(cls, state: Mapping[str, Any], model: Any, settings: WarmStart, *, role: str = "") -> "Imitation":
+    def restore(cls, state: Mapping[str, Any], model: Any, settings: WarmStart, **how: Any) -> "Imitation":
         """Return the updates where they were when `write_state` was called; the model has its weights of then."""
-        imitation = cls(model, [PackedSequence(**fields) for fields in state["examples"]], settings, role=role)
+        imitation = cls(model, [PackedSequence(**fields) for fields in state["examples"]], settings, **how)
         imitation.load_state_dict(state["updates"])
         return imitation
 
@@ -316,13 +299,15 @@ def warm_start(
     tell: Callable[[str], None] = lambda _: None,
     *,
     role: str = "",
+    seed: int = 0,
+    budget: int = LearnerSettings.budget,
 ) -> WarmStartReport:
     """Train the model, or the adapter of one role, on the examples in one go; `Imitation` has the arguments.
 
     Raises:
         CannotLearn: There are no examples.
     """
-    imitation = Imitation(model, examples, settings, role=role)
+    imitation = Imitation(model, examples, settings, role=role, seed=seed, budget=budget)
     make_updates(imitation, tell)
     return imitation.report()
 
@@ -340,13 +325,13 @@ def make_updates(
     return True
 
 
-def _to_learner_settings(settings: WarmStart) -> LearnerSettings:
+def _to_learner_settings(settings: WarmStart, budget: int) -> LearnerSettings:
     return LearnerSettings(
         lr=settings.lr,
         weight_decay=0.01,
         warmup=5,
         decay=settings.updates,
-        budget=settings.budget,
+        budget=budget,
     )
 
 

@@ -33,7 +33,7 @@ from .logprobs import (
     forward,
     get_device_and_dtype,
 )
-from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
+from .losses import MAX_IMPORTANCE, MAX_LOG_RATIO, kl, masked_mean, policy_loss
 from .parallel import SingleProcess, join_processes, run_empty_pass
 from .samples import PackedSequence, micro_batches
 from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSettings
@@ -368,13 +368,12 @@ def _compute_objective(
         sequence=batch.turn if loss.ratio == "turn" else batch.sequence,
         grouped=loss.ratio in ("turn", "sequence"),
         rollout=batch.old if loss.old == "trainer" else None,
-        cap=loss.cap,
         max_mismatch=loss.max_mismatch,
         unclipped=unclipped,
     )
     with torch.no_grad():
         trainer_logprobs = old if loss.old == "trainer" else new
-        importance = (trainer_logprobs - batch.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=loss.cap)
+        importance = (trainer_logprobs - batch.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=MAX_IMPORTANCE)
         return policy.value, {
             # a mean over the micro-batch, turned into a sum, because `summarize` divides by all tokens
             "clip_fraction": torch.tensor(policy.metrics["clip_fraction"] * len(batch)),

@@ -16,6 +16,8 @@ from torch import Tensor
 LossKind = Literal["ppo", "gspo", "cispo", "aepo"]
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this before exp, so one token cannot make the loss infinite."""
+MAX_IMPORTANCE = 2.0
+"""Largest importance weight of a token that another program, or older weights, sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def policy_loss(
     sequence: Tensor | None = None,
     grouped: bool = False,
     rollout: Tensor | None = None,
-    cap: float = 2.0,
+    cap: float = MAX_IMPORTANCE,
     max_mismatch: float | None = None,
     unclipped: Tensor | None = None,
 ) -> Loss:

@@ -6,20 +6,6 @@ from typing import Any, Literal
 from hardwon.memory.errors import ConfigError
 
 
-def check_positive(section: Any, *names: str) -> None:
-    """Raise ConfigError if a field that is set is not above 0."""
-    for name in names:
-        if (value := getattr(section, name)) is not None and value <= 0:
-            raise ConfigError(f"{name} is {value}; use a value above 0.")
-
-
-def check_least(section: Any, least: int, *names: str) -> None:
-    """Raise ConfigError if a field that is set is below a bound."""
-    for name in names:
-        if (value := getattr(section, name)) is not None and value < least:
-            raise ConfigError(f"{name} is {value}; use {least} or more.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
     """What a training step minimizes."""
@@ -36,10 +22,8 @@ class LossSettings:
     """The ratio to the old policy is clipped above 1 + high."""
     old: Literal["sampled", "trainer"] = "sampled"
     """Source of the old policy's log-probabilities: the engine that sampled, or the trainer, which computes
-    them before the update. With `trainer`, tokens are weighted by importance, see `cap`.
+    them before the update. With `trainer`, tokens are weighted by importance, by 2 at most.
     """
-    cap: float = 2.0
-    """Largest importance weight of a token that another program sampled."""
     max_mismatch: float | None = None
     """Leave out whatever has one ratio (a turn, with ratio=turn) if the geometric mean of its tokens' probabilities, of
     the trainer's over those of sampling, exceeds this (ROME); None leaves out nothing."""
@@ -55,14 +39,6 @@ class LossSettings:
     def __post_init__(self) -> None:
         if self.kind == "gspo" and self.ratio == "token":
             raise ConfigError("ratio is token, and kind gspo has one ratio per turn or sequence; use kind: ppo.")
-        if self.temperature <= 0:
-            raise ConfigError(
-                f"temperature is {self.temperature}; it must be above 0. Use the temperature of sampling, usually 1."
-            )
-        if not 0.0 <= self.low < 1.0:
-            raise ConfigError(f"low is {self.low}; use a value from 0 to below 1.")
-        check_least(self, 0, "high", "kl")
-        check_positive(self, "cap", "max_mismatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +54,7 @@ class LearnerSettings:
     decay: int | None = None
     """Updates after which the linearly falling learning rate reaches 0; None for no decay."""
     budget: int = 4096
-    """Tokens of a micro-batch, padding included. Set it to as many as fit in memory."""
+    """Tokens of a micro-batch, also of a warm start, padding included. Set it to as many as fit in memory."""
     epochs: int = 1
     """Passes over the same sequences in one step."""
     minibatches: int = 1
@@ -99,8 +75,6 @@ class LearnerSettings:
     """
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "lr", "weight_decay", "warmup")
-        check_least(self, 1, "decay", "budget", "epochs", "minibatches", "constant")
         if self.order == "reverse-turns" and self.epochs * self.minibatches > 1:
             raise ConfigError(
                 f"order is reverse-turns, which makes one update per turn, and epochs is {self.epochs} and minibatches "

@@ -1,8 +1,8 @@
 """The bounds of every number of the settings, in one table.
 
 A number outside of them is a slip of the pen, such as a learning rate of 300 or a negative discount. A section checks
-in `__post_init__` where its own bounds are narrower, or depend on other settings. A test walks all sections, and fails
-for a number that is not here.
+in `__post_init__` only where a bound depends on other settings. A test walks all sections, and fails for a number that
+is not here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,8 +27,8 @@ OUTCOME: Bounds = (-1_000_000, 1_000_000)
 _NAMES: dict[Bounds, str] = {
     SHARE: """
         lr distil_lr weight_decay discount lam_turn lam_segment tau decay memory_share renamed target
-        begun probability bound rate floor advance old saturated spread mean share keep most eta grounding start
-        scope.balance prefixed.groups share.step
+        probability bound rate advance old saturated spread mean share keep most eta grounding start
+        scope.balance share.step
     """,
     FACTOR: """
         temperature low high entropy kl omega alpha beta weight scale k future zeta xi whole process bonus format
@@ -36,23 +36,27 @@ _NAMES: dict[Bounds, str] = {
         dcpo.target gap price
     """,
     COUNT: """
-        warmup every rerolls history iterations evolve_every workers max_lag
+        density.k warmup every rerolls history iterations evolve_every workers max_lag
         distil cooldown falling successes longest hinted.start
     """,
     NUMBER: """
         learner.decay steps tries max_steps budget epochs constant updates batch copies phase save_every kept ready
         length capacity episodes max_tokens speech_tokens context recall least over horizon instructions.every size
-        first rounds candidates patience max_turns limit visits tokens pairs
+        first rounds candidates patience max_turns limit visits tokens pairs settings.history
     """,
     SIZE: """
-        arms hidden layers heads kv_heads intermediate adapter width minibatches threads groups votes attempts
-        beam depth nearest buffer distil_batch executions samples teams runs worlds at_once run.keep repair.copies
-        density.k
+        arms hidden layers heads kv_heads intermediate adapter width minibatches threads groups votes
+        beam depth nearest buffer distil_batch executions samples worlds at_once run.keep
     """,
     OUTCOME: "broken",
     (0, 10): "cost malformed",
     (0, 65_535): "port",
-    (0, 1_000_000): "cap max_mismatch timeout_s",
+    (2, 1_000_000): "attempts extractor.settings.samples teams runs repair.copies",
+    (1e-3, 1_000_000): "max_mismatch timeout_s",
+    (1e-3, 100): "run.temperature revise.temperature instructions.temperature",
+    (1e-9, 1): "learning.lr lp-reg.share lp-reg.keep prefixed.groups begun floor informative.rate",
+    (0, 0.5): "share.start",
+    (0, 0.999): "instructions.decay",
     (0, 2**32 - 1): "seed",
 }
 """Names of settings by their bounds. A name that means something else in a section has that section before it."""

@@ -95,8 +95,7 @@ def _check_lag(config: TrainConfig) -> None:
     if loss.old != "trainer" or loss.kind == "imitation":
         raise ConfigError(
             f"rollouts.max_lag is {lag}, and roles.policy.loss has kind {loss.kind} and old {loss.old}, which takes no "
-            "account of older weights: set roles.policy.loss.old=trainer, which truncates the importance of a token at "
-            "loss.cap."
+            "account of older weights: set roles.policy.loss.old=trainer, which weights each token by its importance."
         )
     readers = {
         "another role than policy": len(config.roles) > 1,

@@ -19,15 +19,36 @@ from .schema import TrainConfig
 from .yaml_bounds import read_yaml
 
 REMOVED: Mapping[str, Any] = {
+    "engine.key": None,
+    "engine.model": None,
+    "model.tiny.seed": 0,
+    "program.at_once": 8,
+    "program.library": "",
+    "program.recorded": "",
     "roles.*.learner.clip": 1.0,
+    "roles.*.loss.cap": 2.0,
+    "rollouts.ray": "auto",
     "run.balance.high": 1.2,
     "run.balance.low": 0.5,
     "run.balance.right": 8,
     "run.balance.step": 0.05,
+    "run.wandb": None,
     "warmstart.examples.circles": "drop",
     "warmstart.examples.seed": 0,
+    "warmstart.learning.budget": 4096,
+    "warmstart.learning.seed": 0,
 }
 """Settings of earlier versions, each with the value that it has in every run now."""
+HARMLESS = {
+    "engine.key",
+    "engine.model",
+    "model.tiny.seed",
+    "program.at_once",
+    "rollouts.ray",
+    "run.wandb",
+    "warmstart.learning.budget",
+}
+"""Removed settings without which a resumed run goes on as before."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
@@ -86,7 +107,7 @@ def of_stored(stored: Mapping[str, Any], *, is_resumed: bool = False) -> TrainCo
             inner = [place[key] for place in places for key in place if section in ("*", key)]
             places = [place for place in inner if isinstance(place, dict)]
         for before in [place.pop(name, now) for place in places]:
-            if before != now and is_resumed:
+            if before != now and is_resumed and path not in HARMLESS:
                 raise ConfigError(
                     f"the run has {path}={before!r}, and this version has no such setting: it is {now!r} in every run. "
                     "Begin a new run from its weights with warmstart.run, or resume it with the version that began it."

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.action_lists import Listing
 from hardwon.runtime.llm.conversation import PromptBuilder
 
@@ -29,13 +28,6 @@ class PolicySettings:
     actions: Listing = "full"
     """full: every message lists the admissible actions. changes: a message lists what is new and what is gone since the
     one before, where that is shorter; an episode has fewer tokens."""
-
-    def __post_init__(self) -> None:
-        for name in ("speech_tokens", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
-        if self.history is not None and self.history < 1:
-            raise ConfigError(f"history is {self.history}; use 1 or more, or null to keep all turns.")
 
     @property
     def spoken(self) -> int:

@@ -1,4 +1,4 @@
-"""Check the settings of runs whose episodes are those of a program: one that the run starts, or a recorded one."""
+"""Check the settings of runs whose episodes are those of a program that the run starts."""
 
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import NO_MEMORY
@@ -18,41 +18,17 @@ def check_program(config: TrainConfig) -> None:
                 f"program is set, and environment.name is {config.environment.name!r}; set environment.name={PROGRAM}."
             )
         return
-    if bool(program.command) == bool(program.recorded):
-        raise ConfigError(
-            "environment.name is program, which needs either program.command, the program to start, or "
-            "program.recorded, a file of `hardwon proxy --tokens`."
-        )
+    if not program.command:
+        raise ConfigError("environment.name is program, which needs program.command, the program to start.")
     if config.model.is_compact:
         raise ConfigError(
             f"model.base is {config.model.base!r}, whose prompts are content words, and a program sends chat messages; "
             "set model.base to the folder or the hub name of a chat model."
         )
-    _check_kind(config)
-    _check_parts(config)
-
-
-def _check_kind(config: TrainConfig) -> None:
-    """Check the settings that only one of the two kinds reads."""
-    program, default = config.program, ProgramConfig()
-    unread: tuple[str, ...] = ("library",)
-    if program.recorded:
-        unread = ("inputs", "timeout_s", "at_once", "broken", "port", "urls")
-        if config.eval.every:
-            raise ConfigError(
-                f"eval.every is {config.eval.every}, and recorded episodes evaluate no new weights; set eval.every=0."
-            )
-        if not (program.library or program.reward):
-            raise ConfigError("program.recorded has no outcomes: set program.library or program.reward.")
-        if len(config.arms) > 1:
-            raise ConfigError(f"arms are {', '.join(config.arms)}, and recorded episodes have one; keep control alone.")
-    for name in unread:
-        if getattr(program, name) != getattr(default, name):
-            other = "program.command" if program.recorded else "program.recorded"
-            raise ConfigError(f"program.{name} is {getattr(program, name)!r}, which only {other} reads; remove it.")
     for arm in program.urls:
         if arm not in config.arms:
             raise ConfigError(f"program.urls.{arm} names no arm; there are {', '.join(config.arms)}.")
+    _check_parts(config)
 
 
 def _check_parts(config: TrainConfig) -> None:

@@ -59,8 +59,6 @@ class RoleConfig:
     uses them."""
 
     def __post_init__(self) -> None:
-        if self.phase < 1:
-            raise ConfigError(f"phase is {self.phase}; use 1 or more.")
         for name, settings in self.sources.items():
             find_signals(name)
             parse_source(name, settings)

@@ -30,7 +30,7 @@ class EnvironmentConfig:
     """The environment of a run."""
 
     name: str
-    """textworld, babyai, bfcl, alfworld, scienceworld, miniwob, wiki, MODULE:CLASS of your own environment, in the
+    """textworld, babyai, bfcl, alfworld, scienceworld, wiki, MODULE:CLASS of your own environment, in the
     current folder or an installed module, or program: an agent of your own, see the section program."""
     game: str | None = None
     """Name of one of the environment's games."""
@@ -38,9 +38,6 @@ class EnvironmentConfig:
     """Parameters of the game, as NAME=NUMBER, NAME=NUMBER."""
     max_steps: int = 50
     """Maximum number of steps per episode; of model calls for a program."""
-
-    def __post_init__(self) -> None:
-        _at_least(self, max_steps=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +116,6 @@ class ExploreConfig:
     """Maximum number of exploring episodes per task instance; of returns with archive, for which 125 is the paper's.
     Exploration stops at the first success."""
 
-    def __post_init__(self) -> None:
-        _at_least(self, steps=1, tries=1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -149,8 +143,6 @@ class ModelConfig:
             raise ConfigError(f"model.prompt is {self.prompt!r}; use auto, compact or chat.")
         if self.prompt == "chat" and self.base == "tiny":
             raise ConfigError("model.prompt is chat, but a tiny base has no chat template; set model.base to a folder.")
-        if self.adapter is not None:
-            _at_least(self, adapter=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,21 +170,15 @@ class LibraryConfig:
     """skills: plan with the library's skills, and repair the rest of a plan in trouble. demonstrations: show the next
     action of a like task's success, bound to this task. null plans nothing."""
 
-    def __post_init__(self) -> None:
-        _at_least(self, evolve_every=0, recall=1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The engine that generates tokens."""
 
     url: str | None = None
-    """URL of a vLLM server, including /v1. It must serve the base and load adapters at run time. null generates with
-    the trained model, in this process."""
-    model: str | None = None
-    """Name of the base on the server. null takes the first model that it lists."""
-    key: str | None = None
-    """Name of the environment variable with the server's API key."""
+    """URL of a vLLM server, including /v1. It must serve the base, as the first model that it lists, and load adapters
+    at run time. Its API key is that of the environment variable VLLM_API_KEY, if it needs one. null generates with the
+    trained model, in this process."""
     folder: str | None = None
     """Folder for the adapters, under a path that the server can read. null uses run.out/adapters."""
 
@@ -202,15 +188,11 @@ class RolloutsConfig:
     """Processes that play the episodes of training and evaluation, beside that of the learner."""
 
     workers: int = 0
-    """Ray actors that play the episodes, on the machines of a Ray cluster. 0 plays them in the learner's process."""
-    ray: str = "auto"
-    """Address of the Ray cluster. auto takes one that runs, or starts Ray on this machine."""
+    """Ray actors that play the episodes, on the cluster that RAY_ADDRESS names, on one that runs here, or else on this
+    machine. 0 plays them in the learner's process."""
     max_lag: int = 0
     """Updates by which the weights that play may be older than those that learn. With 0, playing and learning
     alternate; with more, the workers play the next iterations during an update."""
-
-    def __post_init__(self) -> None:
-        _at_least(self, workers=0, max_lag=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,9 +232,6 @@ class EvalConfig:
     temperature: float = 1.0
     """Sampling temperature of the policy. 0 is greedy, which walks in circles more often."""
 
-    def __post_init__(self) -> None:
-        _at_least(self, every=0, copies=1, temperature=0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -283,20 +262,13 @@ class RunConfig:
     """CPU threads. null keeps torch's default."""
     at_once: int | None = None
     """Episodes that run at once, each with the keys and values of its tokens in memory: fewer for long episodes, more
-    for a large GPU. null is 256 with a tiny base and 32 with another."""
+    for a large GPU. null is 256 with a tiny base, 32 with another, and 8 for a program."""
     out: str = "runs/train"
     """Folder for checkpoints and metrics."""
-    wandb: str | None = None
-    """Weights & Biases project. null sends nothing."""
 
     def __post_init__(self) -> None:
-        _at_least(self, iterations=0, groups=1, rerolls=0, save_every=1, keep=1, history=0)
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}; rollouts need a value above 0, such as 1.")
         if self.balance:
             Balance(start=self.temperature)  # it checks that it begins within its bounds
-        if self.threads is not None:
-            _at_least(self, threads=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,23 +285,14 @@ class ProgramConfig:
     """MODULE:CALLABLE that grades a finished episode. Empty takes the outcome that the program reports."""
     timeout_s: float = 600.0
     """Seconds after which an episode is stopped."""
-    at_once: int = 8
-    """Episodes that run at the same time."""
     broken: float | None = None
     """Outcome of an episode whose program crashed or was stopped before a grade. null leaves it out and counts it."""
     port: int = 0
     """Port on which the policy answers during rollouts; 0 for any free one. Fix it for a proxy in front of it."""
     urls: dict[str, str] = field(default_factory=dict)
     """Base URL for the program, by arm, if something stands in front of the policy, such as `hardwon proxy`."""
-    recorded: str = ""
-    """File that `hardwon proxy --tokens` wrote, to learn from instead of starting a program. Seed N is its Nth task."""
-    library: str = ""
-    """Library of that proxy, which has the outcomes and the grades of its episodes. Empty needs a reward."""
 
     def __post_init__(self) -> None:
-        for name, least in (("timeout_s", 1e-3), ("at_once", 1), ("port", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"program.{name} is {getattr(self, name)}; use {least:g} or more.")
         if self.reward and not all(self.reward.partition(":")):
             raise ConfigError(f"program.reward is {self.reward!r}; write MODULE:CALLABLE, such as rewards:grade.")
 
@@ -417,10 +380,3 @@ class TrainConfig:
     def uses_library(self) -> bool:
         """Return whether an arm shows recalled items or the texts of a role."""
         return bool(LEARNS & {self.get_guidance(arm) for arm in self.arms})
-
-
-def _at_least(section: Any, **bounds: float) -> None:
-    """Raise ConfigError if a field is below its bound."""
-    for name, least in bounds.items():
-        if getattr(section, name) < least:
-            raise ConfigError(f"{name} is {getattr(section, name)}; use {least} or more.")

@@ -95,10 +95,6 @@ class StepsSettings:
     rule: Literal["intersection", "majority", "union"] = "intersection"
     """When a turn is wrong: if all critiques say so (for small judges), at least half, or one."""
 
-    def __post_init__(self) -> None:
-        if self.votes < 1:
-            raise ConfigError(f"votes is {self.votes}; use 1 or more.")
-
 
 @PARTS.add("source", "Use of earlier turns by a judge (HAR)", gives=("lookback",), name="lookback", method="har-judge")
 @dataclass(frozen=True, kw_only=True)

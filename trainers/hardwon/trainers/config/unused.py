@@ -1,6 +1,6 @@
 """Settings that count only together with another one: given without it they would change nothing, so they are refused.
 
-engine.key is 'KEY', which only engine.url reads; set that, or remove engine.key.
+engine.folder is 'DIR', which only engine.url reads; set that, or remove engine.folder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ def _list_groups(config: TrainConfig) -> Iterator[Group]:
     """Yield the settings that depend on others."""
     yield from _list_engine(config)
     rollouts = config.rollouts
-    yield Group("rollouts", rollouts, ("ray", "max_lag"), rollouts.workers > 0, "rollouts.workers above 0")
+    yield Group("rollouts", rollouts, ("max_lag",), rollouts.workers > 0, "rollouts.workers above 0")
     tasks, library = config.tasks, config.library
     shows = bool(tasks.compose or config.roles["policy"].extra)
     yield Group("tasks", tasks, ("demonstrations",), shows, "tasks.compose or roles.policy.extra")
@@ -74,7 +74,7 @@ def _list_groups(config: TrainConfig) -> Iterator[Group]:
 
 def _list_engine(config: TrainConfig) -> Iterator[Group]:
     engine = config.engine
-    yield Group("engine", engine, ("model", "key", "folder"), engine.url is not None, "engine.url")
+    yield Group("engine", engine, ("folder",), engine.url is not None, "engine.url")
 
 
 def _list_role(path: str, role: RoleConfig) -> Iterator[Group]:
@@ -82,7 +82,7 @@ def _list_role(path: str, role: RoleConfig) -> Iterator[Group]:
     loss, learner = role.loss, role.learner
     ratios = ("ratio", "low", "high", "old")
     yield Group(f"{path}.loss", loss, ratios, loss.kind != "imitation", f"a {path}.loss.kind with ratios, such as ppo")
-    yield Group(f"{path}.loss", loss, ("cap", "max_mismatch"), loss.old == "trainer", f"{path}.loss.old=trainer")
+    yield Group(f"{path}.loss", loss, ("max_mismatch",), loss.old == "trainer", f"{path}.loss.old=trainer")
     constant = learner.denominator == "constant"
     yield Group(f"{path}.learner", learner, ("constant",), constant, f"{path}.learner.denominator=constant")
 

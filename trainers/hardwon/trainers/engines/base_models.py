@@ -7,7 +7,6 @@ from a folder or the hub. This module trains nothing.
 import copy
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def build_base(config: ModelConfig, texts: Iterable[str], seed: int) -> tuple[An
     if config.base != "tiny":
         return load_base(config.base, config)
     tokenizer = build_tokenizer(texts)
-    model = build_model(len(tokenizer), replace(config.tiny, seed=config.tiny.seed or seed))
+    model = build_model(len(tokenizer), config.tiny, seed=seed)
     return model.to(select_device(config.device)), tokenizer
 
 

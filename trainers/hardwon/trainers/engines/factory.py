@@ -32,14 +32,13 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
             f"{config.model.base} has no embeddings for some tokens of its tokenizer. {derived} has them: "
             f"start the server with it and set model.base={derived}."
         )
-    return open_server(config, tokenizer, read_api_key(settings.key), folder)
+    return open_server(config, tokenizer, read_api_key(), folder)
 
 
 def open_server(config: TrainConfig, tokenizer: Any, key: str | None, folder: Path | None = None) -> ServerEngine:
     """Open an engine over the vLLM server of the settings."""
-    settings = config.engine
-    assert settings.url is not None
-    return ServerEngine(settings.url, tokenizer, list(config.roles), key, model=settings.model, folder=folder)
+    assert config.engine.url is not None
+    return ServerEngine(config.engine.url, tokenizer, list(config.roles), key, folder=folder)
 
 
 def _has_tokens(base: str, tokenizer: Any) -> bool:
@@ -54,10 +53,6 @@ def get_tokens_read(engine: Engine) -> int:
     return int(getattr(engine, "tokens_read", 0))
 
 
-def read_api_key(name: str | None) -> str | None:
-    """Return the API key from the environment variable `name`."""
-    if name is not None and name not in os.environ:
-        raise ConfigError(
-            f"engine.key is {name}, which is not in the environment. Set {name} to the API key of the server."
-        )
-    return None if name is None else os.environ[name]
+def read_api_key() -> str | None:
+    """Return the API key of the server, from the variable that vLLM itself reads."""
+    return os.environ.get("VLLM_API_KEY")

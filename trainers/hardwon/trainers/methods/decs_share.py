@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samplers.base import Reference, Weighted
 from hardwon.trainers.algorithms.samplers.shuffled import Task
@@ -55,8 +54,6 @@ class ShareSampler(Weighted):
         step: float = 0.2,
         start: float = 0.3,
     ) -> None:
-        if not 0 <= start <= 0.5 or step < 0:
-            raise ConfigError(f"start is {start} and step {step}; use 0 <= start <= 0.5, and step from 0 on.")
         self._solved: set[Task] = set()
         self._kappa, self._step = start, step
         self._needed: float | None = None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import Trace
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.shapers import set_rewards
@@ -22,8 +21,6 @@ def density(siblings: Sequence[Trace], *, k: int = 1) -> list[Trace]:
         siblings: Traces of one group.
         k: Turns between two payments; 0 pays everything at the end, 1 changes nothing. The sum stays.
     """
-    if k < 0:
-        raise ConfigError(f"density k is {k}; use a number of turns, or 0 to pay everything at the end.")
     return [set_rewards(trace, _collect(trace, k)) for trace in siblings]
 
 

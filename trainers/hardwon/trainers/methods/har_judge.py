@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import Trace
 from hardwon.trainers.algorithms.catalog import PARTS
 
@@ -42,6 +41,4 @@ def reward_lookback(siblings: Sequence[Trace], *, weight: float = 0.2) -> list[T
         siblings: Traces of one group.
         weight: Weight of the share.
     """
-    if weight < 0:
-        raise ConfigError(f"lookback weight is {weight}; use 0 or more.")
     return [replace(trace, outcome=trace.outcome + weight * trace.scores.get("lookback", 0.0)) for trace in siblings]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from hardwon.memory import Trajectory
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts, EndedEpisode, group_played
 from hardwon.trainers.algorithms.composers.spec import Spec
@@ -69,10 +68,6 @@ class Revise(Composer):
             temperature: Sampling temperature of a revision.
         """
         super().__init__(parts)
-        if candidates < 1 or temperature <= 0:
-            raise ConfigError(
-                f"candidates is {candidates} and temperature {temperature}; use 1 or more, and a value above 0."
-            )
         self._candidates, self._bonus, self._temperature = candidates, bonus, temperature
 
     @property
@@ -162,8 +157,6 @@ class Hindsight(Term):
             weight: Weight of a revision.
         """
         super().__init__()
-        if weight < 0:
-            raise ConfigError(f"weight is {weight}; use 0 or more.")
         self._weight = weight
         self._advantages: dict[str, tuple[float, ...]] = {}
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samplers.base import Reference, Weighted, list_outcomes
 from hardwon.trainers.algorithms.samplers.shuffled import Task
@@ -38,8 +37,6 @@ class InformativeSampler(Weighted):
         floor: float = 0.1,
         rate: float = 0.5,
     ) -> None:
-        if not 0 < floor <= 1 or not 0 < rate <= 1:
-            raise ConfigError(f"floor is {floor} and rate {rate}; use values above 0 and up to 1.")
         self._success: dict[Task, float] = {}
         self._floor, self._rate = floor, rate
         super().__init__(worlds, seed, most)

@@ -60,11 +60,6 @@ class Instructions(Composer):
             proposer: MODULE:CLASS with a method propose(failures, texts) -> str; empty for none.
         """
         super().__init__(parts)
-        if temperature <= 0 or not 0 <= decay < 1 or every < 1:
-            raise ConfigError(
-                f"temperature is {temperature}, decay {decay} and every {every}; use a number above 0, one from 0 to "
-                "below 1, and 1 or more."
-            )
         self._temperature, self._decay, self._every = temperature, decay, every
         self._texts = read_instructions(file) if file else ["look around first .", "do not go back ."]
         self._weights = [0.0] * len(self._texts)

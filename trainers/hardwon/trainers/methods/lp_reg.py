@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.logprobs import find_trained_positions
 from hardwon.trainers.algorithms.losses import MAX_LOG_RATIO
@@ -50,8 +49,6 @@ class LowProbability(Term):
             weight: Weight of the divergence from the proxy.
         """
         super().__init__()
-        if not 0 < share <= 1 or not 0 < keep <= 1:
-            raise ConfigError(f"share is {share} and keep {keep}; use values above 0 and up to 1.")
         self._share, self._keep, self._weight = share, keep, weight
         self._proxies: dict[int, Tensor] = {}
 

@@ -5,7 +5,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts
 from hardwon.trainers.algorithms.composers.spec import Spec
@@ -63,8 +62,6 @@ class Prefixed(Composer):
             falling: Iterations over which the share falls to 0; 0 lets it follow the success.
         """
         super().__init__(parts)
-        if not 0 < groups <= 1:
-            raise ConfigError(f"groups is {groups}; use a share above 0, at most 1.")
         self._shares, self._groups, self._falling = parse_shares(shares), groups, falling
         self._rates: dict[float, float] = {}
         self._given: dict[str, float] = {}

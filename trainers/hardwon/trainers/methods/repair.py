@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hardwon.memory import Step
-from hardwon.memory.errors import ConfigError
 from hardwon.memory.situations.familiarity import place
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import (
@@ -54,8 +53,6 @@ class Repair(Composer):
             copies: Episodes that go on from one repair; at least 2, to be compared with each other.
         """
         super().__init__(parts)
-        if copies < 2:
-            raise ConfigError(f"copies is {copies}; use 2 or more: episodes are compared with those of the same start.")
         self._bound, self._copies = bound, copies
 
     @property

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import Advantages, Trace
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts, EndedEpisode, has_succeeded
@@ -95,8 +94,6 @@ class Retry(Composer):
             attempts: Most attempts of an episode, the first one included.
         """
         super().__init__(parts)
-        if attempts < 2:
-            raise ConfigError(f"attempts is {attempts}; use 2 or more.")
         self._attempts = attempts
 
     @property

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from statistics import fmean, pstdev
 from typing import Any
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import (
     Composer,
@@ -56,8 +55,6 @@ class Successes(Composer):
             mean: Mean outcome below which a group counts as failed.
         """
         super().__init__(parts)
-        if size < 1:
-            raise ConfigError(f"size is {size}; use 1 or more.")
         self._size, self._spread, self._mean = size, spread, mean
         self._kept: dict[str, list[Rollout]] = {}
 

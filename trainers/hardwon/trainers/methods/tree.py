@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 from statistics import fmean
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import Advantages, Trace
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import ComposerParts, EndedEpisode
@@ -79,8 +78,6 @@ class TreeComposer(Branching):
             depth: Most branches between a leaf and its root.
         """
         super().__init__(parts, begun=begun, beam=1)
-        if depth < 1:
-            raise ConfigError(f"depth is {depth}; use 1 or more.")
         self._depth = depth
         self._depths: dict[str, int] = {}
 

@@ -24,7 +24,6 @@ class TinyConfig:
     kv_heads: int = 2
     intermediate: int = 384
     context: int = 2048
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("hidden", "layers", "heads", "kv_heads", "intermediate", "context"):
@@ -54,15 +53,15 @@ def build_tokenizer(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> A
     )
 
 
-def build_model(vocabulary: int, config: TinyConfig | None = None) -> Any:
-    """Return a float32 Qwen2ForCausalLM with random weights, determined by the seed of `config`."""
+def build_model(vocabulary: int, config: TinyConfig | None = None, *, seed: int = 0) -> Any:
+    """Return a float32 Qwen2ForCausalLM with random weights, determined by the seed."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     shape = config or TinyConfig()
     # Restore the generator afterwards: building a model must not change the caller's random numbers.
     state = torch.random.get_rng_state()
-    torch.manual_seed(shape.seed)
+    torch.manual_seed(seed)
     model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=vocabulary,

@@ -18,7 +18,7 @@ class FinishedEpisode:
     """A finished episode, as a reward function reads it."""
 
     task: str
-    """Split of the task instance, or the task of a recorded episode."""
+    """Split of the task instance."""
     seed: int
     input: Any
     """The line of `program.inputs`; None without them."""
@@ -27,7 +27,7 @@ class FinishedEpisode:
     output: str = ""
     """The end of what the program printed."""
     reported: float | None = None
-    """The outcome that the program reported, or that the library has; None if there is none."""
+    """The outcome that the program reported; None if there is none."""
 
 
 Reward = Callable[[FinishedEpisode], Any]

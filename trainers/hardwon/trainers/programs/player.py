@@ -8,7 +8,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.upkeep.text_files import read_text
@@ -25,24 +25,10 @@ from .process import Ended, run_command
 from .prompts import ProgramPrompts
 from .run import STEP_LIMIT, ProgramRun, build_rollout
 
+PROGRAMS = 8
+"""Programs that run at the same time, unless the settings say otherwise."""
 OUTGROWN = "context_exceeded"
 """Why an episode is excluded whose prompt is longer than the model reads."""
-
-
-class PlaysPrograms(Protocol):
-    """Plays the episodes of a program, or takes them from a file."""
-
-    async def play(
-        self,
-        specs: Sequence[Spec],
-        *,
-        temperature: float,
-        max_calls: int,
-        snapshot: str = "",
-        on_end: Callable[[], None] | None = None,
-    ) -> list[Rollout]:
-        """Return the rollouts of the episodes, in order."""
-        ...
 
 
 class ProgramPlayer:
@@ -76,7 +62,7 @@ class ProgramPlayer:
         on_end: Callable[[], None] | None = None,
     ) -> list[Rollout]:
         """Run the program for every episode, several at once, and return the rollouts in order."""
-        room = asyncio.Semaphore(self._settings.at_once)
+        room = asyncio.Semaphore(self._config.run.at_once or PROGRAMS)
 
         async def play_one(spec: Spec) -> Rollout:
             async with room:

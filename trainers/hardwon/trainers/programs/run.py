@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,6 @@ def build_rollout(
     error: str = "",
     ending: str = "",
     snapshot: str = "",
-    meta: Mapping[str, Any] | None = None,
 ) -> Rollout:
     """Return an episode as a rollout whose rows are the tokens that were sampled."""
     if not failed:
@@ -126,7 +125,7 @@ def build_rollout(
         spec.arm,
         spec.seed,
         failed or ending or ("success" if success else "done"),
-        {"environment": "program", **(meta or {}), **({"failed": error or failed} if failed else {})},
+        {"environment": "program", **({"failed": error or failed} if failed else {})},
         spec.session,
     )
     rows = () if failed else tuple(_build_sample(spec, n, call, states[n], snapshot) for n, call in enumerate(calls))

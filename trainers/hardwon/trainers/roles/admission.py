@@ -139,11 +139,6 @@ class AdmissionSettings:
     distil_batch: int = 2
     """Questions of an update of stage 1."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("teams", 2), ("runs", 2), ("worlds", 1), ("ready", 1), ("steps", 1), ("distil_batch", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more.")
-
 
 class AdmissionRole(TrainedRole):
     """The role that learns which steps of a team are worth sharing."""
@@ -151,7 +146,7 @@ class AdmissionRole(TrainedRole):
     def __init__(self, parts: Parts, *, name: str = "admission") -> None:
         self.settings = how = parse(AdmissionSettings, parts.config.settings, f"roles.{name}.settings")
         self._decider = Decider(parts.engine, parts.prompts, "share", role=name)
-        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr)
         super().__init__(parts, name, learning, self._decider)
         self.price = Sparsity(how.target)
         self._admitted: list[bool] = []

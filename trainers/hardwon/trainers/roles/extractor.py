@@ -67,11 +67,6 @@ class ExtractorSettings:
     first failed step. Or MODULE:CALLABLE, which takes an episode and returns a lesson, or an empty text."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "tokens", "pairs", "ready", "length", "distil_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
-        if self.samples < 2:
-            raise ConfigError(f"samples is {self.samples}; use 2 or more, because each is the others' baseline.")
         if self.teacher != RULES and not all(self.teacher.partition(":")):
             raise ConfigError(f"teacher is {self.teacher!r}; use rules, or MODULE:CALLABLE such as lessons:write.")
 
@@ -91,7 +86,7 @@ class ExtractorRole(TrainedRole):
 
     def __init__(self, parts: Parts, *, name: str = "extractor") -> None:
         self.settings = how = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
-        super().__init__(parts, name, plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed))
+        super().__init__(parts, name, plan_stage(how.distil, how.distil_batch, how.distil_lr))
         self._writer = LessonWriter(parts.engine, parts.prompts, role=name, max_tokens=how.tokens)
         beginnings = Beginnings(parts.environment)
 

@@ -105,13 +105,15 @@ class SupervisedStage:
     def imitate(self, rows: Sequence[Sample], tell: Callable[[str], None]) -> WarmStartReport:
         """Train the role to imitate samples, or go on where an earlier process was stopped."""
         assert self.learning is not None
-        model = self._parts.model
+        model, budget = self._parts.model, self._parts.config.learner.budget
         role = self._role if has_adapters(model) else ""
         if self.begun is not None:
-            imitation = Imitation.restore(self.begun, model, self.learning, role=role)
+            imitation = Imitation.restore(
+                self.begun, model, self.learning, role=role, seed=self._parts.seed, budget=budget
+            )
         else:
             examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
-            imitation = Imitation(model, examples, self.learning, role=role)
+            imitation = Imitation(model, examples, self.learning, role=role, seed=self._parts.seed, budget=budget)
         self.is_stopped = not make_updates(imitation, lambda line: tell(f"{self._role}: {line}"), self.goes_on)
         return imitation.report()
 
@@ -178,6 +180,6 @@ class SupervisedRole(Protocol):
         ...
 
 
-def plan_stage(updates: int, batch: int, lr: float, seed: int) -> WarmStart | None:
+def plan_stage(updates: int, batch: int, lr: float) -> WarmStart | None:
     """Return the updates of stage 1; None for 0 of them."""
-    return WarmStart(updates=updates, batch=batch, lr=lr, seed=seed) if updates else None
+    return WarmStart(updates=updates, batch=batch, lr=lr) if updates else None

@@ -72,10 +72,12 @@ class Saver:
 def imitate(loop: TrainingLoop, config: WarmStartConfig, begun: Mapping[str, Any] | None) -> bool:
     """Train the policy to imitate the exploring episodes, with checkpoints in between."""
     saver, model = Saver(loop, {}), loop.session.roles["policy"].model
+    budget = loop.config.roles["policy"].learner.budget
     if begun is None:
-        imitation = Imitation(model, demonstrate(loop, config.examples), config.learning, role="policy")
+        examples = demonstrate(loop, config.examples)
+        imitation = Imitation(model, examples, config.learning, role="policy", budget=budget)
     else:
-        imitation = Imitation.restore(begun, model, config.learning, role="policy")
+        imitation = Imitation.restore(begun, model, config.learning, role="policy", budget=budget)
     if not make_updates(imitation, loop.screen.tell, saver):
         updates = f"{len(imitation.curve)} of {config.learning.updates}"
         loop.screen.tell(f"stopped and saved after update {updates} of the warm start; add --resume to continue.")

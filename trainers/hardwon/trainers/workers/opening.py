@@ -17,13 +17,12 @@ def open_pool(host: Host) -> WorkerPool | None:
     if not config.rollouts.workers:
         return None
     workers = config.rollouts.workers
-    cluster = ray_cluster.RayCluster(config.rollouts.ray, workers)
+    cluster = ray_cluster.RayCluster(workers)
     return WorkerPool(host, cluster, setup=build_setup(host), workers=workers)
 
 
 def build_setup(host: Host) -> Setup:
     """Return what the workers of a session are started with."""
     paths = tuple(str(Path(path).absolute()) for path in sys.path)  # an empty one is the current folder
-    engine = host.config.engine
-    key = None if engine.url is None else read_api_key(engine.key)
+    key = None if host.config.engine.url is None else read_api_key()
     return Setup(as_dict(host.config), host.tokenizer, host.context, paths, key)

@@ -1,6 +1,6 @@
 """Rollout workers as Ray actors.
 
-    cluster = RayCluster("auto", workers=8)
+    cluster = RayCluster(workers=8)
 
 Ray places the workers on the machines of its cluster, moves messages and library files, and notices dead workers.
 """
@@ -28,13 +28,13 @@ PLACED_S = 300.0
 class RayCluster:
     """Starts workers on a Ray cluster, and Ray itself if no cluster runs."""
 
-    def __init__(self, address: str, workers: int, kind: type[RolloutWorker] = RolloutWorker) -> None:
+    def __init__(self, workers: int, kind: type[RolloutWorker] = RolloutWorker) -> None:
         """Connect to a cluster."""
         self._ray = ray = _import_ray()
         self._actors: list[Any] = []
         self._owns = not ray.is_initialized()
         if self._owns:
-            _connect(address, workers)
+            _connect(workers)
         self._check_room(workers)
         # 1 CPU each: Ray then spreads the workers over the machines of the cluster
         # Calls that a worker answers at once: one waits for events, and the others are short.
@@ -125,20 +125,20 @@ def _import_ray() -> Any:
         return importlib.import_module("ray")
 
 
-def _connect(address: str, workers: int) -> None:
-    """Connect to a cluster, or start Ray on this machine if the address is auto and none runs."""
+def _connect(workers: int) -> None:
+    """Connect to the cluster of RAY_ADDRESS or to one that runs here, or else start Ray on this machine."""
     ray = _import_ray()
     # no report to Ray's makers, and no line of every actor in the run's output
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     try:
-        ray.init(address=address, **quiet)
+        ray.init(address="auto", **quiet)
         return
     except ConnectionError as error:
-        if address != "auto":
+        if address := os.environ.get("RAY_ADDRESS"):
             raise EngineUnreachable(
-                f"no Ray cluster answers at {address}: {error}. Start one with `ray start --head`, or set "
-                "rollouts.ray=auto."
+                f"no Ray cluster answers at RAY_ADDRESS={address}: {error}. Start one with `ray start --head`, or "
+                "unset RAY_ADDRESS."
             ) from error
     folder = _choose_folder()
     for attempt in range(TRIES):

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.composers.base import (
     Composer,
     ComposerParts,
@@ -50,8 +49,6 @@ class Branching(Composer):
 
     def __init__(self, parts: ComposerParts, *, begun: float = 0.5, beam: int = 2) -> None:
         super().__init__(parts)
-        if not 0 < begun <= 1 or beam < 1:
-            raise ConfigError(f"begun is {begun} and beam {beam}; use a share above 0, at most 1, and 1 or more.")
         self._begun, self._beam = begun, beam
         self._sizes: Counter[tuple[str, str]] = Counter()
         self._plain: dict[tuple[str, str], list[Spec]] = {}

@@ -70,11 +70,6 @@ class GuideSettings:
     """task: nothing but the first state, for which `free` is needed."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "ready", "executions", "distil_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
-        if self.distil < 0:
-            raise ConfigError(f"distil is {self.distil}; use 0 to skip stage 1, or more.")
         if self.reads == "task" and self.says != "words":
             raise ConfigError(f"reads is task, where no texts are on offer, and says is {self.says}; set says: words.")
         if self.says == RECALLED and (self.credit != "mem-pi" or self.executions > 1):
@@ -109,7 +104,7 @@ class GuideRole(TrainedRole):
         """Create the role."""
         self.settings = how = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
         self.speaker = Speaker(parts.engine, parts.prompts, role=name, free=how.says == "words", most=how.length)
-        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr)
         super().__init__(parts, name, learning, self.speaker.decider)
         self._recollections = Recollections(parts)
         is_compact = isinstance(parts.prompts, CompactFormat)
