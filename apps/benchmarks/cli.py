@@ -74,25 +74,6 @@ def bfcl(
 
 
 @app.command()
-def growth(
-    game: Annotated[str, typer.Option(help="TextWorldExpress game to play.")] = "twc",
-    most: Annotated[
-        int,
-        typer.Option(min=50, help="Episodes of the largest library; the others have 10, 20, 40 and 80 % of them."),
-    ] = 2000,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the libraries and results; an unfinished measurement continues.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure CPU time per step, guardrails and success while the library of one game grows."""
-    from .speed import growth as bench_growth
-
-    sizes = sorted({most * share // 10 for share in (1, 2, 4, 8, 10)})
-    print_rows(bench_growth.measure(game, sizes, tell, out), as_json)
-
-
-@app.command()
 def middleware(
     steps: Annotated[int, typer.Option(min=100, help="Library size in steps.")] = 10_000,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per agent.")] = 50,
@@ -147,7 +128,7 @@ def store(
     large: Annotated[int, typer.Option(min=1000, help="Library size in steps for opening.")] = 100_000,
     as_json: AsJson = False,
 ) -> None:
-    """Measure writing, memory, disk, opening, and the isolation of namespaces."""
+    """Measure writing, memory, disk and opening."""
     from .speed import store as bench_store
 
     print_rows(bench_store.measure(steps, large, tell), as_json)

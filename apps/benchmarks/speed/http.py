@@ -150,7 +150,7 @@ def _serve(path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         print(listener.getsockname()[1], flush=True)
-        app = create_app(path, embedder=CachedEmbedder(open_embedder()), rate=1e6, runs=path.parent, trust="trusted")
+        app = create_app(path, embedder=CachedEmbedder(open_embedder()), rate=1e6, trust="trusted")
         mount(app)
         Server(uvicorn.Config(app, log_config=None, access_log=False), app).run([listener])
 

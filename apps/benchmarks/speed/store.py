@@ -1,4 +1,4 @@
-"""Measure writing, memory, disk, opening, and the isolation of namespaces, through the public API only.
+"""Measure writing, memory, disk and opening, through the public API only.
 
     single     episodes of one step, each durable on return, next to the same rows in plain SQLite
     batched    episodes of 50 steps, two or twenty per transaction
@@ -7,7 +7,6 @@
     memory     peak memory of a new process that recalls by situation and by words, without embedding
     disk       size of the same library, and of an embedded one
     open       time to open a large library and recall, with its index files and without them
-    tenants    number of hits in the right namespace, out of five
 
 Single writes to the library and to plain SQLite alternate, so that their ratio is meaningful on a busy machine. Plain
 SQLite also writes a vector, which the library computes at its next search. Opening measures the store alone: the
@@ -33,7 +32,7 @@ import numpy as np
 from benchmarks.fixtures import EPISODE, Rooms, build
 from benchmarks.harness.tables import Row, build_row
 from benchmarks.harness.timing import call_in_new_process, time_ms
-from hardwon.memory import ExperienceLibrary, Item, Step, Trajectory
+from hardwon.memory import ExperienceLibrary, Step, Trajectory
 from hardwon.memory.retrieval.embedders import Vectors, open_embedder
 from hardwon.memory.storage.episodes import dumps, state_text
 
@@ -43,15 +42,13 @@ BATCHES = (2, 20)
 """Episodes per transaction."""
 ACTIONS = 20
 """Admissible actions in the recall with estimates."""
-TENANTS, EACH = 25, 20
-"""Number of namespaces, and of items in each."""
 
 
 def measure(steps: int, large: int, tell: Callable[[str], None]) -> list[Row]:
     """Measure every figure of the store.
 
     Args:
-        steps: size in steps of the library for writing, memory, disk and namespaces.
+        steps: size in steps of the library for writing, memory and disk.
         large: size in steps of the library for opening.
         tell: function that receives lines of progress.
 
@@ -60,7 +57,7 @@ def measure(steps: int, large: int, tell: Callable[[str], None]) -> list[Row]:
     """
     rows = []
     with TemporaryDirectory(prefix="hardwon-bench-") as folder:
-        for measure_part in (_measure_writing, _measure_memory_and_disk, _measure_opening, _measure_tenants):
+        for measure_part in (_measure_writing, _measure_memory_and_disk, _measure_opening):
             at = Path(folder) / measure_part.__name__
             at.mkdir()
             rows += measure_part(at, large if measure_part is _measure_opening else steps, tell)
@@ -259,37 +256,3 @@ def first_recalls(path: str, query: str) -> Row:
             assert library.recall(state, **arguments)
             seconds[name] = time.perf_counter() - start
     return seconds
-
-
-# -- tenants --------------------------------------------------------------------------------------
-
-
-def _measure_tenants(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
-    """Measure how many hits are in the right namespace, for many small ones and for a small beside a large one."""
-    tell(f"{TENANTS} namespaces of {EACH} items, and one of {steps} steps beside one of {EACH} items ...")
-    path = folder / "library.db"
-    for tenant in range(TENANTS):
-        _fill_namespace(path, f"tenant {tenant}", EACH)
-    many = statistics.mean(_count_own_hits(path, f"tenant {tenant}") for tenant in range(TENANTS))
-    library, _, _ = build(folder / "large.db", steps)
-    library.close()
-    _fill_namespace(folder / "large.db", "small", EACH)
-    return [
-        build_row(f"tenants, {TENANTS} of {EACH}", TENANTS * EACH, many, "of 5", "5"),
-        build_row("tenants, a small beside a large", steps, _count_own_hits(folder / "large.db", "small"), "of 5", "5"),
-    ]
-
-
-def _fill_namespace(path: Path, namespace: str, count: int) -> None:
-    """Add items that name their namespace."""
-    with ExperienceLibrary.open(path, namespace=namespace) as library:
-        library.items.add_many(
-            Item("insight", f"the wardrobe of {namespace} holds {n}", writer=namespace) for n in range(count)
-        )
-
-
-def _count_own_hits(path: Path, namespace: str) -> int:
-    """Return how many of five hits are in the namespace, as the minimum over all search methods."""
-    with ExperienceLibrary.open(path, namespace=namespace) as library:
-        results = [library.search("the wardrobe holds", 5, how=how) for how in ("hybrid", "dense", "text")]
-    return min(sum(isinstance(hit.what, Item) and hit.what.writer == namespace for hit in hits) for hits in results)

@@ -1,11 +1,10 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, NotALibrary
-from hardwon.memory.retrieval.clusters import centroid, read_clusters
+from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.storage.episodes import first_row
 
 
@@ -215,17 +214,6 @@ def test_clusters_are_listed_the_most_frequent_first(library, episode):
     assert library.admin.query(read_clusters, limit=1, offset=1) == rest[:1]
     with pytest.raises(ConfigError, match="must not be negative"):
         library.admin.query(read_clusters, limit=-1)
-
-
-def test_a_cluster_has_a_centroid(library, episode):
-    """The mean of the vectors of its states, of length 1; none before they have vectors."""
-    library.record(episode(see="You see drawer 1."))
-    library.record(episode(see="You see drawer 2."))
-    where = library._file.store, 1, State("You see drawer 3.").signature
-    assert centroid(*where) is None
-    library.admin.index()
-    ((one, two),) = [library.admin.embedder.embed([f"You see drawer {n}.\n" for n in (1, 2)])]
-    assert centroid(*where) == pytest.approx((one + two) / np.linalg.norm(one + two), abs=1e-6)
 
 
 def test_words_are_counted_once_an_episode(library, episode):

@@ -2,20 +2,11 @@
 
 from typing import Any
 
-import numpy as np
-
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.storage.counted import COUNTED_STATES, OUTCOME, TRUSTED
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import plain
 
-from .embedders import Vectors
 from .tuning import TUNING
-
-PLACE_STATES = 64
-"""Number of states of a place, the newest ones, whose steps show which places can be reached."""
-CENTROID_STATES = 256
-"""Number of states of a cluster, the newest ones, whose mean vector is its centroid."""
 
 
 def read_reachable(store: Store, namespace: int, location: str, counted: str = TRUSTED) -> tuple[str, ...]:
@@ -74,22 +65,3 @@ def _describe_cluster(store: Store, namespace: int, row: tuple[Any, ...]) -> dic
         "example": observation,
         "best_action": dict(zip(("action", "steps", "mean_return"), best[0], strict=True)) if best else None,
     }
-
-
-def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
-    """Return the normalized mean vector of a cluster's newest states, or None if none has a vector.
-
-    This is for display only; recall does not assign new signatures to the nearest centroid. At 0.85, where SLEA-RL
-    merges, an open and a closed drawer in the same room are one cluster (cosine 0.94 hashed, 0.96 by MiniLM), while
-    drawer 3 open and drawer 7 closed are not (0.82). The signature distinguishes them, and the text search finds both.
-    """
-    rows = store.rows(
-        "SELECT vector FROM vectors WHERE kind IN ('states', 'testimony') AND ref IN "
-        "(SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?)",
-        (namespace, plain(signature), TUNING.centroid_states),
-    )
-    if not rows:
-        return None
-    mean: Vectors = np.mean([np.frombuffer(row[0], dtype=np.float32) for row in rows], axis=0)
-    # The mean is zero if the texts have no words or their vectors cancel out.
-    return mean / max(float(np.linalg.norm(mean)), 1e-12)

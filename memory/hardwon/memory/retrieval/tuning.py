@@ -32,7 +32,6 @@ class RetrievalTuning:
     summaries: int = 8  # recalled summaries of a cluster, the most tried ones
     more_kinds: int = 4  # factor on the number of kinds of action that are read if steps of other worlds do not count
     place_states: int = 64  # states of a place, the newest ones, whose steps show which places can be reached
-    centroid_states: int = 256  # states of a cluster, the newest ones, whose mean vector is its centroid
 
     # ranking
     voting_states: int = 48  # states that vote, all that search by words and by meaning returns
