@@ -33,7 +33,7 @@ CONTENTS = {
 }
 
 
-def list_commands(file, library, item):
+def list_commands(file, library):
     """Return the commands that read a file; each gets a copy of it where it looks for one."""
     folder = file.with_name("checkout")
     for copy in (folder / "insight-a.md", folder / ".hardwon.json", file.with_name(".claude") / "settings.json"):
@@ -41,7 +41,6 @@ def list_commands(file, library, item):
         copy.write_bytes(file.read_bytes())
     return [
         ["memory", "import", library, file],
-        ["memory", "edit", library, item, "--from", file],
         ["memory", "commit", library, folder],
         ["memory", "stats", file],
         ["train", file, "--print-config"],
@@ -68,9 +67,9 @@ def test_a_file_is_read_or_named(tmp_path, monkeypatch, name):
     file, library = tmp_path / "odd", tmp_path / "e.db"
     file.write_bytes(CONTENTS[name])
     with ExperienceLibrary.open(library) as opened:
-        item = opened.add(Item("insight", "A kettle stands beside the stove")).item_id
+        opened.add(Item("insight", "A kettle stands beside the stove"))
     runner = CliRunner()
-    for command in list_commands(file, library, item):
+    for command in list_commands(file, library):
         result = runner.invoke(app, [str(word) for word in command])
         assert result.exception is None or isinstance(result.exception, SystemExit), command
         assert result.exit_code == 0 or "error" in result.output.lower(), command

@@ -1,18 +1,18 @@
 import os
 import re
 import sqlite3
-import sys
 import threading
 from contextlib import closing
 from io import BytesIO
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hardwon.apps import importers
 from hardwon.apps.cli import curate
+from hardwon.apps.shared.editing import check_changes, parse_fields
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError
 
 
 @pytest.fixture
@@ -46,7 +46,6 @@ def test_edit_takes_lists(hardwon_json, own):
     [
         ("--condition", "{"), ("--condition", "[]"), ("--condition", '{"sings": 1}'), ("--verify", "3"),
         ("--score", "2"), ("--score", "nan"), ("--score", "high"), ("--ttl", "0"), ("--title", " "),
-        ("--from", "not-there.json"),
     ],
 )  # fmt: skip
 def test_edit_refuses_a_value_that_cannot_be_and_changes_nothing(hardwon, own, item, option, value):
@@ -70,59 +69,9 @@ def test_edit_refuses_a_value_that_cannot_be_and_changes_nothing(hardwon, own, i
         pytest.param('{"condition":' + '{"not":' * 900 + "{}" + "}" * 901, "condition", id="nested"),
     ],
 )
-def test_edit_names_the_field_that_is_wrong(hardwon, own, item, tmp_path, fields, said):
-    (tmp_path / "fields.json").write_text(fields)
-    assert said in hardwon("memory", "edit", own, item.id, "--from", tmp_path / "fields.json", expect=2).stderr
-
-
-@pytest.fixture
-def editor(tmp_path, monkeypatch):
-    """Makes the editor a program that replaces one text by another in the file it is given."""
-
-    def use(old, new, code=0):
-        script = tmp_path / "editor.py"
-        script.write_text(
-            "import pathlib, sys\np = pathlib.Path(sys.argv[1])\n"
-            f"p.write_text(p.read_text().replace({old!r}, {new!r}))\nsys.exit({code})"
-        )
-        monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        monkeypatch.setattr("tempfile.tempdir", None)
-        monkeypatch.delenv("VISUAL", raising=False)
-
-    return use
-
-
-def test_an_item_is_edited_in_an_editor(hardwon_json, own, item, editor):
-    editor(item.title, "never do that")
-    edited = hardwon_json("memory", "edit", own, item.id, "--editor")["item"]
-    assert (edited["title"], edited["version"]) == ("never do that", item.version + 1)
-
-
-def test_a_file_that_was_left_as_it_was_changes_nothing(hardwon, own, item, editor):
-    editor("no such text", "")
-    assert "is unchanged" in hardwon("memory", "edit", own, item.id, "--editor").stdout
-
-
-def test_what_was_written_in_an_editor_is_kept_when_it_cannot_be_used(hardwon, hardwon_json, own, item, editor):
-    """And the message names the option that takes it, mended, again."""
-    editor('"score": ', '"score": 1')
-    kept = re.search(r"--from (\S+\.json)", hardwon("memory", "edit", own, item.id, "--editor", expect=2).stderr)
-    assert kept
-    mended = Path(kept[1])
-    mended.write_text(mended.read_text().replace('"score": 1', '"score": '))
-    assert hardwon_json("memory", "edit", own, item.id, "--from", mended)["item"]["score"] == item.score
-
-
-@pytest.mark.parametrize(
-    ("program", "said"), [("no-such-editor", "cannot be started"), ("false", "exited with code 1")]
-)
-def test_an_editor_that_fails_is_named(hardwon, own, item, editor, monkeypatch, program, said):
-    editor("", "")
-    monkeypatch.setenv("EDITOR", program)
-    message = hardwon("memory", "edit", own, item.id, "--editor", expect=2).stderr
-    assert program in message
-    assert said in message
+def test_edit_names_the_field_that_is_wrong(item, fields, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_changes(item, parse_fields(fields, "the text"))
 
 
 def test_retire_keeps_the_reason(hardwon, own, item):
@@ -210,7 +159,7 @@ def test_the_time_that_is_left_is_said(hardwon, tmp_path, monkeypatch, capsys):
 
 def test_what_is_imported_as_untrusted_waits_in_quarantine(hardwon, hardwon_json, own, tmp_path):
     hardwon("memory", "export", own, tmp_path / "all.jsonl")
-    hardwon("memory", "import", tmp_path / "copy.db", tmp_path / "all.jsonl", "--untrusted")
+    hardwon("memory", "import", tmp_path / "copy.db", tmp_path / "all.jsonl", "--trust", "untrusted")
     with ExperienceLibrary.open(own, read_only=True) as library:
         active = len(library.items.find())
     assert hardwon_json("memory", "ls", tmp_path / "copy.db")["total"] == 0

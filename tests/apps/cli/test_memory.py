@@ -118,16 +118,11 @@ def test_ls_new_is_old_backwards(hardwon_json, learnt):
     assert new == old[::-1]
 
 
-def test_ls_limits_and_skips(hardwon_json, learnt):
-    everything = [row["id"] for row in hardwon_json("memory", "ls", learnt, "--episodes", "-k", 99)["episodes"]]
-    page = hardwon_json("memory", "ls", learnt, "--episodes", "--limit", 3, "--offset", 2)
-    assert [row["id"] for row in page["episodes"]] == everything[2:5]
-    assert page["total"] == 40
-
-
 def test_a_page_is_counted_from_one(hardwon_json, learnt):
+    everything = [row["id"] for row in hardwon_json("memory", "ls", learnt, "--episodes", "-k", 99)["episodes"]]
     third = hardwon_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--page", 3)
-    assert third == hardwon_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--offset", 10)
+    assert [row["id"] for row in third["episodes"]] == everything[10:15]
+    assert third["total"] == 40
 
 
 @pytest.mark.parametrize("command", ["ls", "guardrails", "clusters"])

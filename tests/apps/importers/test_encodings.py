@@ -10,7 +10,6 @@ import pytest
 
 from hardwon.apps import importers
 from hardwon.apps.coding_agents.install import _read as read_settings
-from hardwon.apps.shared.editing import read_fields
 from hardwon.apps.shared.item_files import read_file
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.strategies.strategy import load_strategies
@@ -67,13 +66,12 @@ def test_an_export_is_recognized_and_read(tmp_path, library, encoding):
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (read_fields, '{"title": "Grüße"}'),
         (lambda path: read_file(path, "item.md", {}), ITEM),
         (loading.load, (Path(__file__).parents[3] / "examples" / "train_coin.yaml").read_text(encoding="utf-8")),
         (load_strategies, '[plain]\npolicy = "episodic"\n'),
         (read_settings, '{"hooks": {}}'),
     ],
-    ids=["fields", "item", "config", "strategies", "settings"],
+    ids=["item", "config", "strategies", "settings"],
 )
 def test_a_file_of_another_kind_is_read(tmp_path, encoding, read, text):
     plain = tmp_path / "plain"

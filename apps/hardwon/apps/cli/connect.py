@@ -1,15 +1,13 @@
 """Define `hardwon proxy` and `hardwon hook`, which connect programs that you do not change.
 
 hardwon proxy work.db --upstream https://api.openai.com/v1
-hardwon proxy work.db --upstream http://localhost:8000/v1 --tokens tokens.jsonl \
-    --extra-body '{"logprobs": true, "return_token_ids": true}'
 hardwon hook install claude-code
 """
 
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -64,10 +62,6 @@ HintPlace = Annotated[
     Literal["message", "system"],
     typer.Option(help="Where recalled experience stands: in a message before the request, or in the system message."),
 ]
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option(help="Append tokens and log-probabilities that the server returns to this file of JSON lines."),
-]
 ServedRoles = Annotated[
     Path | None,
     typer.Option(
@@ -87,10 +81,6 @@ def proxy(
     outcome: RunOutcome = "calls",
     trust: ClientTrust = "own",
     place: HintPlace = "message",
-    tokens: TokenFileOption = None,
-    extra_body: Annotated[
-        str, typer.Option(help="JSON object with fields to set in every chat completion.", metavar="JSON")
-    ] = "{}",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the server's next bytes.")] = 600.0,
     namespace: Namespace = "default",
     roles: ServedRoles = None,
@@ -110,7 +100,6 @@ def proxy(
     with require_extra("agent"):
         from hardwon.apps.proxy.conversations import ProxySettings
         from hardwon.apps.proxy.serving import serve_proxy
-    extra = _parse_object(extra_body)
     trained = open_server_roles(roles, "guidance", "extractor")
     settings = ProxySettings(
         mode=mode_of(False if guardrails == "off" else guardrails), outcome=outcome, place=place,
@@ -119,20 +108,8 @@ def proxy(
     )  # fmt: skip
     serve_proxy(
         lambda: ExperienceLibrary.open(path, namespace=namespace, outbox=is_address(path)), upstream,
-        host=host, port=port, settings=settings, tokens=tokens, extra_body=extra, timeout_s=timeout, tell=tell,
+        host=host, port=port, settings=settings, timeout_s=timeout, tell=tell,
     )  # fmt: skip
-
-
-def _parse_object(text: str) -> dict[str, Any]:
-    from hardwon.memory.errors import ConfigError
-
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"--extra-body is {text[:80]!r}; give a JSON object such as '{{\"logprobs\": true}}'.")
-    return value
 
 
 @hook_app.command("install")

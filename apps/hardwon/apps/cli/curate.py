@@ -70,18 +70,12 @@ def edit(
     score: Annotated[float | None, _field_option("Usefulness, from 0 to 1; 0.5 is neutral.")] = None,
     confidence: Annotated[float | None, _field_option("Confidence, from 0 to 1.")] = None,
     ttl: Annotated[int | None, _field_option("Episodes after which it retires without new evidence.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", help="A file with a JSON object of fields.", show_default=False)
-    ] = None,
-    editor: Annotated[
-        bool, typer.Option("--editor", "-e", help="Edit all fields as JSON in $VISUAL or $EDITOR.")
-    ] = False,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """Change fields of an item. The history keeps the old values, and `undo` restores them.
 
-    An invalid value is rejected, and then no field changes.
+    An invalid value is rejected, and then no field changes. `checkout` and `commit` edit items as files.
     """
     from hardwon.apps.shared import editing
 
@@ -92,24 +86,12 @@ def edit(
         "confidence": confidence, "ttl": ttl,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    if source is not None:
-        given = {**editing.read_fields(source), **given}
+    if not given:
+        raise typer.BadParameter("nothing to change: give a field, such as --title or --score.")
     with opened(path, namespace, write=True) as library:
         item = library.items.get(item_id)
-        # Checked before the editor opens, so that nobody types text in vain.
-        changes = editing.check_changes(item, given)
-        if editor:
-            changes = {**editing.edit_fields(item), **changes}
-        elif not changes:
-            raise typer.BadParameter("nothing to change: give a field, such as --title or --score, or use --editor.")
-        if changes:
-            item = library.items.update(item.id, **changes)
-    if changes:
-        _print_result(
-            as_json, {"item": item}, f"{item.id} is now version {item.version}: {', '.join(changes)} changed."
-        )
-    else:
-        _print_result(as_json, {"item": item}, f"{item.id} is unchanged.")
+        item = library.items.update(item.id, **editing.check_changes(item, given))
+    _print_result(as_json, {"item": item}, f"{item.id} is now version {item.version}: {', '.join(given)} changed.")
 
 
 def _parse_object(text: str | None, option: str) -> Mapping[str, Any] | None:
@@ -337,7 +319,6 @@ def import_(
             show_default="trusted for a hardwon export, untrusted for other logs",
         ),
     ] = None,
-    untrusted: Annotated[bool, typer.Option("--untrusted", help="The same as --trust untrusted.")] = False,
     extractor: ExtractorOption = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -359,7 +340,7 @@ def import_(
             source_format, logged = importers.read(file, form, on_progress=advance)
         log = _Log(source, file, source_format, logged)
         is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
-        trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
+        trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted else "untrusted"
         if reader is not None and source_format == "hardwon":
             raise ConfigError(
                 f"--extractor reads logs of other programs, and {source} is an export of hardwon. Import it without, "

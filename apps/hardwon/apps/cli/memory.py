@@ -35,16 +35,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Inspect and edit a library.")
 
 LimitOption = Annotated[int, typer.Option("--limit", "-k", min=1, max=100_000, help="Number of rows to show.")]
-OffsetOption = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Number of rows to skip.")]
-PageOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=1_000_000,
-        help="Page number, in pages of --limit rows; instead of --offset.",
-        show_default="the first",
-    ),
-]
+PageOption = Annotated[int, typer.Option(min=1, max=1_000_000, help="Page number, in pages of --limit rows.")]
 KindsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -83,13 +74,6 @@ def stats(
     out().print(tier_views.render_stats(figures))
     if not figures["episodes"]:
         _print_empty_advice(path)
-
-
-def _count_skipped(limit: int, offset: int, page: int | None) -> int:
-    """Return the number of rows before the requested page."""
-    if page is not None and offset:
-        raise typer.BadParameter("--page and --offset both select the page; give one of them.")
-    return offset if page is None else (page - 1) * limit
 
 
 def _print_empty_advice(path: Path) -> None:
@@ -160,8 +144,7 @@ def ls(
         bool, typer.Option("--episodes", help="List episodes, newest first, instead of items.")
     ] = False,
     limit: LimitOption = 20,
-    offset: OffsetOption = 0,
-    page: PageOption = None,
+    page: PageOption = 1,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -178,7 +161,7 @@ def ls(
     )
     if episodes and has_filters:
         raise typer.BadParameter("filters and --sort apply to items; leave them out with --episodes.")
-    offset = _count_skipped(limit, offset, page)
+    offset = (page - 1) * limit
     with opened(path, namespace) as library:
         if episodes:
             rows, total = lists.list_episodes(library, limit, offset)
@@ -309,8 +292,7 @@ def guardrails(
     path: Library,
     status: StatusOption = "active",
     limit: LimitOption = 20,
-    offset: OffsetOption = 0,
-    page: PageOption = None,
+    page: PageOption = 1,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -320,7 +302,7 @@ def guardrails(
     """
     from hardwon.apps.shared import explain, lists
 
-    offset = _count_skipped(limit, offset, page)
+    offset = (page - 1) * limit
     with opened(path, namespace) as library:
         status_filter = lists.parse_status(status)
         rows = explain.list_guardrails(library, status_filter, limit, offset)
@@ -339,8 +321,7 @@ def guardrails(
 def clusters(
     path: Library,
     limit: LimitOption = 10,
-    offset: OffsetOption = 0,
-    page: PageOption = None,
+    page: PageOption = 1,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -351,7 +332,7 @@ def clusters(
     from hardwon.apps.render import tier_views
     from hardwon.apps.shared import explain
 
-    offset = _count_skipped(limit, offset, page)
+    offset = (page - 1) * limit
     with opened(path, namespace) as library:
         rows = explain.list_clusters(library, limit, offset)
         total = library.admin.stats()["clusters"]

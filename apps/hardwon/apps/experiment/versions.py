@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     "textworld": "textworld-express",
-    **{name: name for name in ("alfworld", "scienceworld", "miniwob")},
+    **{name: name for name in ("alfworld", "scienceworld")},
     "babyai": "minigrid",
     "bfcl": "bfcl-eval",
 }
