@@ -19,7 +19,7 @@ from hardwon.trainers.algorithms.imitation import (
     WarmStartProgress,
     build_examples,
     iterate_batches,
-    warm_start,
+    make_updates,
 )
 from hardwon.trainers.algorithms.samples import Sample
 from hardwon.trainers.models.tiny import TinyConfig, build_model
@@ -137,11 +137,17 @@ def model():
     return build_model(40, TinyConfig(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64))
 
 
+def learn(made, given, settings, tell=lambda line: None, **options):
+    imitation = Imitation(made, given, settings, **options)
+    assert make_updates(imitation, tell)
+    return imitation.report()
+
+
 def test_what_is_imitated_is_learnt():
     """The way through the places: its loss falls by far, and progress is told."""
     given = build_examples([walk(1, 2, 3, 4, 5), walk(6, 3, 7, 5)], render)
     told: list[str] = []
-    report = warm_start(model(), given, WarmStart(updates=60, lr=1e-2, batch=2), told.append)
+    report = learn(model(), given, WarmStart(updates=60, lr=1e-2, batch=2), tell=told.append)
     assert report.last < report.first / 5
     assert len(report.curve) == 60
     assert (report.examples, report.epochs) == (2, 60)
@@ -170,7 +176,7 @@ def test_updates_go_on_from_a_saved_state():
     given = build_examples([walk(1, 2, 3, id=str(n)) for n in range(5)], render)
     settings = WarmStart(updates=9, batch=2)
     straight, first, second = model(), model(), model()
-    expected = warm_start(straight, given, settings)
+    expected = learn(straight, given, settings)
     halved = Imitation(first, given, settings)
     for _ in range(4):
         halved.update()
@@ -190,13 +196,13 @@ def test_updates_go_on_from_a_saved_state():
 def test_the_same_seed_gives_the_same_curve():
     given = build_examples([walk(1, 2, 3, id=str(n)) for n in range(5)], render)
     settings = WarmStart(updates=5, batch=2)
-    curves = [warm_start(model(), given, settings, seed=seed).curve for seed in (0, 0)]
+    curves = [learn(model(), given, settings, seed=7).curve for _ in range(2)]
     assert curves[0] == curves[1]
 
 
 def test_nothing_to_imitate_is_said():
     with pytest.raises(CannotLearn, match="no trajectory passed the filters"):
-        warm_start(model(), [])
+        Imitation(model(), [])
 
 
 # -- wrong steps as context -----------------------------------------------------------------------

@@ -1,7 +1,6 @@
-"""Protocols of what an algorithm may replace: who proposes, judges, looks ahead or recalls, and how long episodes last.
+"""Protocols of what an algorithm may replace: who judges, looks ahead or recalls, and how long episodes last.
 
-Each has a default without a language model: `SampledActions`, `RecalledValue`, `CloneModel`, the library itself, and
-`StepLimit`.
+Each has a default without a language model: `RecalledValue`, `CloneModel`, the library itself, and `StepLimit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from hardwon.memory import Estimate, Recollection, State, Step
 
-from .types import Context, Decision, Info
-
-
-@runtime_checkable
-class Proposer(Protocol):
-    """Suggests actions or steps of a plan."""
-
-    def propose(self, context: Context, n: int) -> tuple[Decision, ...]:
-        """Return at most n different suggestions, the best first, each with its prior in `why.extra["prior"]`."""
-        ...
+from .types import Context, Info
 
 
 @runtime_checkable

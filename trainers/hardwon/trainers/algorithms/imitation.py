@@ -292,26 +292,6 @@ class WarmStartProgress:
         )
 
 
-def warm_start(
-    model: Any,
-    examples: Sequence[PackedSequence],
-    settings: WarmStart | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    *,
-    role: str = "",
-    seed: int = 0,
-    budget: int = LearnerSettings.budget,
-) -> WarmStartReport:
-    """Train the model, or the adapter of one role, on the examples in one go; `Imitation` has the arguments.
-
-    Raises:
-        CannotLearn: There are no examples.
-    """
-    imitation = Imitation(model, examples, settings, role=role, seed=seed, budget=budget)
-    make_updates(imitation, tell)
-    return imitation.report()
-
-
 def make_updates(
     imitation: Imitation, tell: Callable[[str], None], goes_on: Callable[[Imitation], bool] = lambda _: True
 ) -> bool:

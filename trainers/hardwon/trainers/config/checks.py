@@ -321,9 +321,7 @@ def _check_arms(config: TrainConfig) -> None:
     """Check the arms and their guidance."""
     if CONTROL not in config.arms:
         raise ConfigError(f"arms has no {CONTROL}, the baseline of every group; add arms.{CONTROL}.")
-    for arm, copies in config.arms.items():
-        if copies < 1:
-            raise ConfigError(f"arms.{arm} is {copies}; use 1 or more, or leave the arm out.")
+    for arm in config.arms:
         if config.get_guidance(arm) not in GUIDANCE:
             hint = nearest(config.get_guidance(arm), [*GUIDANCE])
             raise ConfigError(f"guidance.{arm} is {config.get_guidance(arm)!r}: {hint}")

@@ -28,6 +28,8 @@ from .trie import Tree, Trie
 
 READ_AT_ONCE = 16_384
 """Tokens of a micro-batch when log-probabilities are computed, padding included."""
+MOST = 256
+"""Largest number of requests in one batch."""
 
 
 @dataclass(slots=True)
@@ -72,19 +74,17 @@ class _Running:
 class LocalEngine:
     """Serves one model. Use it from a single event loop. See the module's docstring."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, roles: Sequence[str] = ("policy",), max_batch: int = 256) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, roles: Sequence[str] = ("policy",)) -> None:
         """Serve a model.
 
         Args:
             model: Causal LM. With peft adapters, each role is the name of one. Without, roles share its weights.
             tokenizer: The tokenizer of the model.
             roles: Names of the roles.
-            max_batch: Largest number of requests in one batch.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.device = next(model.parameters()).device
-        self._max_batch = max_batch
         self._versions = dict.fromkeys(roles, 0)
         self._own: dict[str, Any] = {}
         self._open: set[str] = set()
@@ -255,10 +255,10 @@ class LocalEngine:
             listed = [running for running in pending if running.tree is not None]
             plain = [running for running in pending if running.tree is None]
             for serve, rows in ((self._choose, listed), (self._complete, plain)):
-                for start in range(0, len(rows), self._max_batch):
+                for start in range(0, len(rows), MOST):
                     # the same autocast as in training, so log-probabilities match: bfloat16 on a GPU
                     with torch.inference_mode(), autocast(self.device):
-                        serve(self._get_model(role), rows[start : start + self._max_batch])
+                        serve(self._get_model(role), rows[start : start + MOST])
 
     def _get_model(self, role: str) -> Any:
         """Return the model with the weights of a role active."""

@@ -145,8 +145,8 @@ def read_answer(ask: Ask, text: str) -> Assessment | None:
 class ChatJudge:
     """A judge that asks a LangChain chat model."""
 
-    def __init__(self, model: Any, *, concurrent: int = 8) -> None:
-        self._model, self._limit = model, asyncio.Semaphore(concurrent)
+    def __init__(self, model: Any) -> None:
+        self._model, self._limit = model, asyncio.Semaphore(8)
 
     async def assess(self, asks: Sequence[Ask]) -> Sequence[Assessment | None]:
         """Ask every question in a conversation of its own. A failed call is None."""
