@@ -226,7 +226,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     is_warming = checkpoint is not None and (checkpoint / updates.STATE).exists()
     begun = None if checkpoint is None or is_warming else position.iteration
     # a resumed run writes the lines after its checkpoint again
-    with screen, Metrics(out, begun=begun) as metrics:
+    with Metrics(out, begun=begun) as metrics:
         loop = TrainingLoop(session, player, position, metrics, screen)
         try:
             screen.tell(session.prompts.describe())
