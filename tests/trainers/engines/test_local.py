@@ -129,6 +129,39 @@ def test_what_was_read_is_not_read_again():
     assert made.tokens_read <= whole
 
 
+@pytest.mark.parametrize("allowed", [TRIE, None])
+def test_siblings_read_their_first_prompt_once_and_go_on_alone(allowed):
+    """Eight episodes with equal first prompts, and one with another, continue as on an engine of their own."""
+
+    async def play(made, starts):
+        async def one(name, prompt):
+            chance, steps = random.Random(name), []
+            for turn in range(3):
+                completion = await made.generate(
+                    Request(prompt, allowed=allowed, session=name, chance=chance, max_tokens=3)
+                )
+                steps.append(completion)
+                prompt = (*prompt, *completion.tokens, 20 + turn, 7)
+            await made.end(name)
+            return steps
+
+        for name in starts:
+            await made.begin(name)
+        return await asyncio.gather(*(one(name, prompt) for name, prompt in starts.items()))
+
+    prompt = tuple(range(5, 30))
+    starts = {f"e{number}": prompt for number in range(8)} | {"other": (6, *prompt[1:])}
+    together, lone = engine(), [engine() for _ in starts]
+    outcomes = asyncio.run(play(together, starts))
+    for made, (name, start), steps in zip(lone, starts.items(), outcomes, strict=True):
+        (expected,) = asyncio.run(play(made, {name: start}))
+        assert [step.tokens for step in steps] == [step.tokens for step in expected]
+        for step, other in zip(steps, expected, strict=True):
+            assert step.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    assert len({step.tokens for steps in outcomes for step in steps[:1]}) > 1, "each draws for itself"
+    assert sum(made.tokens_read for made in lone) - together.tokens_read >= 7 * len(prompt)
+
+
 def test_a_rewritten_prompt_is_read_from_where_it_differs():
     made = engine()
 

@@ -183,6 +183,15 @@ class BatchCache:
         for read, tokens in zip(self._read, new, strict=True):
             read.extend(tokens)
 
+    def spread(self, places: Sequence[int], sessions: Sequence[CachedSession]) -> None:
+        """Give each of these sessions a row of its own, a copy of the row at its place."""
+        if len(sessions) == len(self._sessions):
+            return
+        rows = torch.tensor(places, dtype=torch.long)
+        self.slots, self._sessions = self.slots[rows], list(sessions)
+        self._read = [list(self._read[at]) for at in places]
+        self.past.batch_select_indices(rows.to(self._device))
+
     def keep(self, left: Sequence[int], wanted: Sequence[bool]) -> None:
         """Keep only the rows `left`. Return the keys and values of the others to their sessions where `wanted`."""
         staying = set(left)

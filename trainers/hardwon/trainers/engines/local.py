@@ -269,18 +269,21 @@ class LocalEngine:
 
     def _choose(self, model: Any, batch: Sequence[_Running]) -> None:
         """Score all listed answers of the rows in one forward pass, and choose one in each row."""
-        cache = BatchCache([running.session for running in batch], model, self.device)
-        questions = [TreeQuery(list(running.unread), running.tree or Tree()) for running in batch]
-        scored = read_trees(model, questions, cache)
-        self.tokens_read += sum(map(count_tokens, questions))
+        first, places = _find_equal(batch)
+        cache = BatchCache([running.session for running in first], model, self.device)
+        read = [TreeQuery(list(running.unread), running.tree or Tree()) for running in first]
+        answers = read_trees(model, read, cache)
+        cache.spread(places, [running.session for running in batch])
+        questions, scored = [read[at] for at in places], [answers[at] for at in places]
+        self.tokens_read += sum(map(count_tokens, read))
         new, longest = [], max(map(count_tokens, questions))
         valid = torch.zeros((len(batch), longest), dtype=torch.bool)
         for at, (running, question) in enumerate(zip(batch, questions, strict=True)):
             nodes = _choose_answer(running, question.tree, scored[at])
-            read = len(question.unread)
+            size = len(question.unread)
             new.append([*question.unread, *(question.tree.tokens[node] for node in nodes)])
             # of the tree, the cache keeps only what stands before the chosen answer's last choice
-            valid[at, [*range(read), *(read + node for node in nodes)]] = True
+            valid[at, [*range(size), *(size + node for node in nodes)]] = True
         cache.take(new, valid, longest)
         cache.keep([], [bool(running.request.session) for running in batch])
         for running in batch:
@@ -289,14 +292,21 @@ class LocalEngine:
 
     def _complete(self, model: Any, batch: Sequence[_Running]) -> None:
         """Read unread tokens and sample one token per row, until all rows are done."""
-        cache = BatchCache([running.session for running in batch], model, self.device)
+        first, places = _find_equal(batch)
+        cache = BatchCache([running.session for running in first], model, self.device)
+        logits = self._read(model, first, cache)[torch.tensor(places, device=self.device)]
+        cache.spread(places, [running.session for running in batch])
+        for running in batch:
+            running.unread = []
         rows = list(batch)
         while rows:
-            _sample_tokens(rows, self._read(model, rows, cache))
+            _sample_tokens(rows, logits)
             left = [at for at, running in enumerate(rows) if not running.is_done]
             if len(left) < len(rows):
                 cache.keep(left, [bool(running.request.session) for running in rows])
                 rows = [rows[at] for at in left]
+            if rows:
+                logits = self._read(model, rows, cache)
         for running in batch:
             if not running.future.done():
                 running.future.set_result(_to_completion(running))
@@ -323,6 +333,24 @@ class LocalEngine:
             running.unread = []
         logits: Tensor = output.logits[torch.arange(len(rows)), place.to(self.device)].float()
         return logits
+
+
+def _find_equal(batch: Sequence[_Running]) -> tuple[list[_Running], list[int]]:
+    """Return the different rows, and the place of each row of the batch among them.
+
+    Siblings begin with equal prompts, which are read once. A row that continues something is like no other.
+    """
+    keys: dict[Any, int] = {}
+    first, places = list[_Running](), list[int]()
+    for running in batch:
+        tree = running.tree or Tree()
+        asked = tuple(running.unread), tuple(tree.prefixes), tuple(tree.choices)
+        key = id(running) if running.session.tokens else asked
+        if key not in keys:
+            keys[key] = len(first)
+            first.append(running)
+        places.append(keys[key])
+    return first, places
 
 
 def _count_shared(first: Sequence[int], other: Sequence[int]) -> int:
