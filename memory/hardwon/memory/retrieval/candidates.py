@@ -83,16 +83,18 @@ def find(
     *,
     count_episodes: WordCounts,
     how: How = "hybrid",
+    vector: Vectors | None = None,
     version: Version | None = None,
     is_question: bool = False,
     depth: int = TUNING.depth,
 ) -> list[RankedRow]:
     """Return the best matches for a text, at most k triples (id, similarity, reason), the best first.
 
-    A question, or a search text, has more words looked up.
+    A question, or a search text, has more words looked up. The vector of the text is computed unless it is given.
     """
     terms = TUNING.more_terms if is_question else TUNING.query_terms
-    vector = None if how == "text" else index.embed([text])[0]
+    if vector is None and how != "text":
+        (vector,) = index.embed([text])
     if vector is None or (how == "dense" and not vector.any()):  # one letter has no meaning, but it is found as a word
         index.scans += 1
         rows = index.texts[kind].search(text, k, count_episodes, terms)
