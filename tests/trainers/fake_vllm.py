@@ -21,6 +21,7 @@ class FakeVllm:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.asked: list[tuple[str, Any]] = []
+        self.keys: set[str | None] = set()
         self.adapters: dict[str, str] = {}
         self.faults: list[tuple[int, Any]] = []
         self.knows_scores = True
@@ -97,6 +98,7 @@ def serving(model: Any = MODEL) -> Iterator[FakeVllm]:
             asked = self.rfile.read(size)
             if len(asked) < size:
                 return  # the client was killed while it sent this
+            fake.keys.add(self.headers.get("Authorization"))
             status, body = fake.answer(self.path, json.loads(asked or "null"))
             sent = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)

@@ -82,14 +82,14 @@ def test_a_turn_far_from_the_policy_that_sampled_is_left_out():
     assert find_near_units(old, rollout, vector(1, 1, 0, 1), turns, 2.1).tolist() == [1, 1, 1, 1]
 
     def loss(bound, advantages):
-        kind: Any = {"kind": "gspo", "sequence": turns, "rollout": rollout, "cap": 1.0}
+        kind: Any = {"kind": "gspo", "sequence": turns, "rollout": rollout}
         return float(policy_loss(old, old, advantages, ones, denominator=4, max_mismatch=bound, **kind).value)
 
     assert loss(2.0, vector(1, 1, 1, 1)) == pytest.approx(loss(None, vector(1, 1, 0, 0)))
     assert loss(1e6, vector(1, 1, 1, 1)) == loss(None, vector(1, 1, 1, 1))
     # the order of the turns makes no difference
     back = policy_loss(
-        old, old, ones, ones, denominator=4, kind="gspo", max_mismatch=2.0, cap=1.0,
+        old, old, ones, ones, denominator=4, kind="gspo", max_mismatch=2.0,
         rollout=rollout.flip(0), sequence=1 - turns.flip(0),
     )  # fmt: skip
     assert float(back.value) == pytest.approx(loss(2.0, ones))
@@ -120,7 +120,7 @@ def test_truncated_importance_weights_and_their_sample_size():
     """exp(old - rollout) = 1 and 4, cut at 2: loss -(1 + 2) / 2, ESS (1 + 2)^2 / (2 (1 + 4))."""
     old = vector(-1.0, -1.0)
     rollout = vector(-1.0, -1.0 - math.log(4))
-    found = policy_loss(old.clone(), old, vector(1, 1), vector(1, 1), denominator=2.0, rollout=rollout, cap=2.0)
+    found = policy_loss(old.clone(), old, vector(1, 1), vector(1, 1), denominator=2.0, rollout=rollout)
     assert float(found.value) == pytest.approx(-1.5)
     assert found.metrics["ess"] == pytest.approx(0.9)
 

@@ -34,6 +34,7 @@ def test_a_server_generates_under_the_version_that_was_pushed_to_it(corridor, ba
         return rollouts
 
     monkeypatch.setattr(Player, "play", watched)
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     with serving() as fake:
         settings = corridor(
             model={"base": base, "adapter": 4, "prompt": "compact"},
@@ -46,6 +47,7 @@ def test_a_server_generates_under_the_version_that_was_pushed_to_it(corridor, ba
         report = train(settings)
         sampled = list(dict.fromkeys(body["model"] for path, body in fake.asked if path == "/v1/completions"))
         pushed = [body["lora_name"] for path, body in fake.asked if path == "/v1/load_lora_adapter"]
+    assert fake.keys == {"Bearer secret"}
     assert versions == [{1}, {2}]
     assert [name.split("-")[:2] for name in sampled] == [["policy", "v1"], ["policy", "v2"]]
     assert [name.split("-")[1] for name in pushed] == ["v1", "v2", "v3"]

@@ -55,7 +55,7 @@ def test_an_address_without_a_cluster_is_refused(monkeypatch):
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    with pytest.raises(EngineUnreachable, match="no Ray cluster answers at head:6379"):
+    with pytest.raises(EngineUnreachable, match="no Ray cluster answers at RAY_ADDRESS=head:6379"):
         RayCluster(2)
 
 

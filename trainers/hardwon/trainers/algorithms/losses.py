@@ -41,7 +41,6 @@ def policy_loss(
     sequence: Tensor | None = None,
     grouped: bool = False,
     rollout: Tensor | None = None,
-    cap: float = MAX_IMPORTANCE,
     max_mismatch: float | None = None,
     unclipped: Tensor | None = None,
 ) -> Loss:
@@ -63,8 +62,7 @@ def policy_loss(
         high: Upper clip range.
         sequence: Id of each token's unit with one ratio, a sequence or a turn, (N,). Required for `gspo`.
         grouped: Take one ratio per unit with any kind, as `gspo` does.
-        rollout: Log-probabilities of another program that sampled, (N,); the weight is min(exp(old - rollout), cap).
-        cap: Largest importance weight.
+        rollout: Log-probabilities of another program that sampled, (N,); the weight is min(exp(old - rollout), 2).
         max_mismatch: Largest geometric mean of exp(old - rollout) over a unit whose tokens count; None for no bound.
         unclipped: Tokens whose objective is r A, whatever the kind, (N,); None for no such token.
 
@@ -83,7 +81,7 @@ def policy_loss(
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
     objective = _compute_objective(kind, new, ratio, bounded, advantages, unclipped)
-    weight, sampled = _weigh_mismatch(old, rollout, mask, cap, sequence, max_mismatch)
+    weight, sampled = _weigh_mismatch(old, rollout, mask, sequence, max_mismatch)
     value = -(objective * weight * mask).sum() / denominator
     return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})
 
@@ -146,7 +144,6 @@ def _weigh_mismatch(
     old: Tensor,
     rollout: Tensor | None,
     mask: Tensor,
-    cap: float,
     sequence: Tensor | None,
     max_mismatch: float | None,
 ) -> tuple[Tensor | float, dict[str, float]]:
@@ -155,7 +152,7 @@ def _weigh_mismatch(
         return 1.0, {}
     with torch.no_grad():
         kept = torch.where(mask > 0, old - rollout, torch.zeros_like(old))
-        weight = kept.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+        weight = kept.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=MAX_IMPORTANCE)
         used = weight * mask
         share = used.sum() ** 2 / (used.square().sum() * mask.sum()).clamp(min=1e-12)
         trained = mask.sum().clamp(min=1)
