@@ -344,8 +344,8 @@ def _find_equal(batch: Sequence[_Running]) -> tuple[list[_Running], list[int]]:
     first, places = list[_Running](), list[int]()
     for running in batch:
         tree = running.tree or Tree()
-        asked = tuple(running.unread), tuple(tree.prefixes), tuple(tree.choices)
-        key = id(running) if running.session.tokens else asked
+        question = tuple(running.unread), tuple(tree.prefixes), tuple(tree.choices)
+        key = id(running) if running.session.tokens else question
         if key not in keys:
             keys[key] = len(first)
             first.append(running)
