@@ -49,6 +49,26 @@ def test_a_library_that_is_not_there(hardwon, tmp_path, command):
     assert "textworld" not in said
 
 
+@pytest.mark.parametrize(
+    "command", [["serve", "--port", "0"], ["serve", "--port", "0", "--read-only"], ["serve", "token", "list"], ["memory", "stats"]]
+)
+@pytest.mark.parametrize(
+    ("path", "code", "words"),
+    [
+        *((path, 2, f"{path!r} names no file") for path in ("", ".", "/", "a\0b.db")),
+        ("loop.db", 1, "loop.db"),
+        ("a" * 300, 1, "File name too long"),
+    ],
+)
+def test_every_command_refuses_what_names_no_file(hardwon, tmp_path, monkeypatch, command, path, code, words):
+    """The names of its file of tokens and of its folder are made of it before the library is opened."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    done = hardwon(*command, path, expect=code)
+    assert words in " ".join(done.stderr.split())
+    assert isinstance(done.exception, SystemExit)
+
+
 @pytest.mark.parametrize("command", [("hook", "install", "claude-code", "--library"), ("proxy",)])
 def test_servers_and_hooks_refuse_what_can_be_no_library(hardwon, tmp_path, monkeypatch, command):
     """A hook would fail in silence, and the proxy would wait for it."""

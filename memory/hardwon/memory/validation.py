@@ -5,6 +5,7 @@ field, the value and a valid alternative. Values that pass can be stored, read b
 imported. The checks run for every recorded step, so the common types pass without a function call.
 """
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -260,17 +261,19 @@ def check_path(value: object) -> None:
     """Raise an error unless a value can be the path of a library: `str(None)` would name a file, too."""
     if not isinstance(value, str | PathLike):
         raise WrongType(f"path is {describe_value(value)}; give the path of a file, or ':memory:'.")
-    # a name in another encoding than the system's has lone surrogates, which `os.fsencode` turns back into its bytes
-    if not str(value).strip() or "\0" in str(value) or not _has_bytes(value):
-        raise ConfigError(f"path is {str(value)!r}, which no file can have. Give the path of a file, or ':memory:'.")
+    if not str(value).strip() or not _can_name_file(value):
+        shown = describe_value(str(value))
+        raise ConfigError(f"path is {shown}, which no file can have. Give the path of a file, or ':memory:'.")
 
 
-def _has_bytes(path: str | PathLike[str]) -> bool:
+def _can_name_file(path: str | PathLike[str]) -> bool:
     """Return whether a file system can have a path."""
     try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
+        os.lstat(path)
+    except ValueError:  # a null byte, or half of a character; a name in another encoding is no error here
         return False
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
     return True
 
 

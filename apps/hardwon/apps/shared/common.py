@@ -41,6 +41,8 @@ def parse_library(typed: str) -> Path | str:
     if "://" in typed and not typed.startswith(ADDRESSES):  # a path would make a folder of it
         scheme = typed.partition("://")[0]  # the rest may have a password
         raise typer.BadParameter(f"{scheme}:// is no library; give a file, or postgresql://USER@HOST/DB.")
+    if not typed.startswith(ADDRESSES) and ("\0" in typed or not Path(typed).name):  # such as a dot, or nothing
+        raise typer.BadParameter(f"{typed!r} names no file; give a library file, such as experience.db.")
     return typed if typed.startswith(ADDRESSES) else Path(typed)
 
 

@@ -56,6 +56,16 @@ def test_each_name_once(tokens):
         tokens.add("ci")
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "a\x1b[2J", "\ud800", ".."])
+def test_a_name_is_a_writer_that_every_list_can_show(tokens, name):
+    with pytest.raises(ConfigError, match="token name"):
+        tokens.add(name)
+    if name != "..":
+        with pytest.raises(ConfigError, match="namespace"):
+            tokens.add("a", namespaces=[name * 300])
+    assert tokens.callers() == []
+
+
 def test_revoking_what_is_not_there_lists_what_is(tokens):
     tokens.add("ci")
     with pytest.raises(UnknownName, match="ci"):

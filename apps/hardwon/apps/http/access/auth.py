@@ -28,7 +28,7 @@ from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, U
 from hardwon.memory.storage.database import Store
 from hardwon.memory.trust.intake import writer_name
 from hardwon.memory.upkeep.file_queries import is_marked, mark
-from hardwon.memory.validation import check_no_secret
+from hardwon.memory.validation import check_id, check_new_id
 
 PREFIX = "hardwon_"
 """Prefix of every token, so that a leaked one is recognized."""
@@ -145,8 +145,11 @@ class Tokens:
         rights = rights_of(read=not record if read is None else read, record=record, write=write, log=log)
         if not rights:
             raise ConfigError(f"the token {name!r} would have no rights. Grant it read, record or write.")
-        check_no_secret("token name", name)  # it is the writer of what the token records
         names = None if namespaces is None else tuple(dict.fromkeys(namespaces))
+        check_id("token name", name)  # it is the writer of what the token records
+        check_new_id("token name", name)
+        for each in names or ():
+            check_id("namespace", each)
         secret = PREFIX + secrets.token_urlsafe(32)
         with self._changing() as tokens:
             if _same_name(name) in {"", *(_same_name(caller.name) for caller in tokens.values())}:

@@ -80,7 +80,7 @@ def hide_folders(text: str, *files: Path) -> str:
     """Return a message for clients, without the folders of these files of the server."""
     for file in files:
         text = text.replace(str(file), file.name)  # of a relative path, the folder alone may be any word
-        for folder in (file.absolute().parent, file.resolve().parent):
+        for folder in (file.absolute().parent, Path(os.path.realpath(file)).parent):  # `resolve` refuses circular links
             text = text.replace(f"{folder}{os.sep}", "")
     return text
 
