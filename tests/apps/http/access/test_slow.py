@@ -82,6 +82,17 @@ def test_body_that_does_not_come_is_not_waited_for(address, length):
         assert is_cut_off(slow) < 8
 
 
+@pytest.mark.parametrize(
+    "request_line", [b"POST / HTTP/1.1\r\nContent-Length: 2", b"GET / HTTP/1.1\r\n" + b"\r\n".join([b"A: b"] * 200)]
+)
+def test_a_websocket_that_cannot_begin_ends(address, request_line):
+    """It would be held forever, and the server could not shut down in order."""
+    with connected(address) as odd:
+        odd.sendall(request_line + b"\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
+        odd.sendall(b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n{}")
+        assert is_cut_off(odd) < 8
+
+
 def test_slow_but_steady_body_arrives(address):
     """More than the limit in all, as every part of it prolongs the time."""
     body = b'{"text": "' + b"x" * 4000 + b'"}'

@@ -36,8 +36,12 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
         before = self.cycle
         waited = self._sending is not None
         super().data_received(data)
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # a WebSocket has its own limits
+        protocol = self.transport.get_protocol()
+        if self.transport.is_closing() or protocol is not self:  # a WebSocket has its own limits
             self._stop()
+            # uvicorn answers no request that the parser of WebSockets refuses, and could not shut down before it ends.
+            if getattr(getattr(protocol, "conn", None), "handshake_exc", None):
+                self.transport.close()
         elif self.cycle is None or (self.cycle is before and before.response_complete):
             # Not renewed by further bytes, or a client that sends its headers one by one could stay forever.
             if not waited:
