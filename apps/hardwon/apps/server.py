@@ -114,6 +114,9 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the shutdown. SIGTERM is an ordinary end, so it is not raised again."""
         self._app.state.stopping.set()
+        if self.should_exit and sig == signal.SIGINT:
+            # The second Ctrl-C ends it at once, and uvicorn would log what that interrupts with its traceback.
+            logging.getLogger("uvicorn.error").disabled = True
         super().handle_exit(sig, frame)
         if sig == signal.SIGTERM:
             # uvicorn raises captured signals again after the shutdown, which would kill the process.

@@ -141,6 +141,20 @@ def _an_item(server):
     return server.client.get("/v1/items").json()["items"][0]["id"]
 
 
+def test_a_second_ctrl_c_ends_it_at_once(own):
+    made = Served(own)
+    with made.client.stream("GET", "/v1/events") as stream:
+        next(stream.iter_lines())
+        for _ in range(2):
+            made.process.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        code = made.process.wait(timeout=20)
+    log = made.log.read_text()
+    assert code == 130
+    assert log.endswith("interrupted.\n")
+    assert "Traceback" not in log
+
+
 def test_it_stops_while_a_stream_is_open(own):
     """SIGTERM ends streams that would go on for ever, and the library is sound after it."""
     server = Served(own, "--no-dashboard")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sqlite3
 from typing import Any
 
@@ -302,6 +303,8 @@ def test_a_lookup_has_an_upper_length(client, path):
 
 TROUBLE = {
     "deleted": lambda file: file.unlink(),
+    "replaced": lambda file: shutil.copy(file, file.with_suffix(".new")) and file.with_suffix(".new").replace(file),
+    "folder deleted": lambda file: shutil.rmtree(file.parent),
     "emptied": lambda file: file.write_bytes(b""),
     "another file": lambda file: file.write_bytes(b"no library" * 1000),
     "damaged row": lambda file: harm(file, "UPDATE items SET record = '{'"),
@@ -314,19 +317,26 @@ TROUBLE = {
 @pytest.mark.parametrize("kind", TROUBLE)
 def test_a_client_gets_the_name_of_the_library_and_no_folder(own, kind, caplog):
     """Of an error of the library, its token file or an import. The log has the whole path."""
+    gone = kind in ("deleted", "replaced", "folder deleted")
     with Plain(create_app(own), base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as client:
         assert client.get("/v1/stats").status_code == 200
+        for _ in range(3 * gone):
+            assert client.post("/v1/recall", json={"state": STATE}).status_code == 200
         TROUBLE[kind](own)
         answers = [
             client.get(path) for path in ("/v1/items", "/v1/stats", "/v1/verify", "/healthz", "/v1/explain/step:9")
         ]
         answers += [client.get("/v1/items?namespace=other"), client.post("/v1/import", content=b"{nope}")]
         answers += [client.post("/v1/items", json={"items": [ITEM]}, headers={"Idempotency-Key": "k"})]
+        answers += [client.post("/v1/recall", json={"state": STATE}) for _ in range(2 * gone)]
+    if gone:
+        assert {answer.status_code for answer in answers} == {503}
+        assert own.exists() == (kind == "replaced")
     for answer in answers:
-        assert str(own.parent) not in answer.text
+        assert own.parent.name not in answer.text
         assert "/tmp/" not in answer.text
     refused = [answer.json()["detail"] for answer in answers if answer.status_code >= 400]
     assert refused
-    if kind in ("deleted", "emptied", "another file"):
+    if kind not in ("damaged row", "damaged schema", "tokens", "nothing"):
         assert any(own.name in detail for detail in refused), refused
         assert str(own) in caplog.text

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from hardwon.apps.shared.argument_errors import SHOWN, sentence
-from hardwon.memory.errors import HardwonError, LibraryReadOnly, LibraryUnwritable, TooMuchFeedback
+from hardwon.memory.errors import HardwonError, LibraryMissing, LibraryReadOnly, LibraryUnwritable, TooMuchFeedback
 
 MEDIA_TYPE = "application/problem+json"
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
@@ -25,6 +25,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (PermissionError, 403),
     (LibraryReadOnly, 403),
     (LibraryUnwritable, 503),
+    (LibraryMissing, 503),
     (ConnectionError, 503),
     (LookupError, 404),
     (ValueError, 422),
@@ -81,7 +82,8 @@ def hide_folders(text: str, *files: Path) -> str:
     for file in files:
         text = text.replace(str(file), file.name)  # of a relative path, the folder alone may be any word
         for folder in (file.absolute().parent, Path(os.path.realpath(file)).parent):  # `resolve` refuses circular links
-            text = text.replace(f"{folder}{os.sep}", "")
+            if folder.name:
+                text = text.replace(f"{folder}{os.sep}", "").replace(str(folder), ".")
     return text
 
 

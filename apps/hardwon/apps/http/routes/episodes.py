@@ -195,7 +195,8 @@ def stats(at: At) -> Response:
 def verify(at: At) -> Response:
     """Check every derived structure against the episode store. The list is empty if all agree."""
     with at.reading() as library:
-        return to_response(Problems, Problems.model_construct(problems=library.admin.verify()))
+        problems = [replace(each, what=at.shelf.hide_folders(each.what)) for each in library.admin.verify()]
+    return to_response(Problems, Problems.model_construct(problems=problems))
 
 
 @router.get(

@@ -5,17 +5,18 @@
 A write creates a missing namespace; a read never does.
 """
 
+import os
 import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 
 from hardwon.apps.http.access.problems import hide_folders
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import HardwonError, LibraryReadOnly, UnknownName
+from hardwon.memory.errors import HardwonError, LibraryMissing, LibraryReadOnly, UnknownName
 from hardwon.memory.fleet.places import Directory
 from hardwon.memory.library import try_lock
 from hardwon.memory.privacy.deadlines import deadline
@@ -52,6 +53,7 @@ class Shelf:
             self.name = path.name
             if not path.exists() and not read_only:
                 ExperienceLibrary.open(path, embedder).close()
+        self._file = Path(path).stat() if self._directory is None and Path(path).exists() else None
         # Fail at startup rather than at the first request if the file is not a library.
         self.names()
 
@@ -59,10 +61,23 @@ class Shelf:
         """Return the existing namespaces."""
         if self._directory is not None:
             return self._directory.names()
+        self._check_file()
         try:
-            return list_namespaces(Path(self.path), read_only=self.read_only)
+            with deadline(READ_S):
+                return list_namespaces(Path(self.path), read_only=self.read_only)
         except HardwonError as error:
             raise self._without_folders(error) from error
+
+    def _check_file(self) -> None:
+        """Raise LibraryMissing unless the file is that of the start: a new one would hide that the old one is gone."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            if os.path.samestat(self._file, Path(self.path).stat()):
+                return
+        raise LibraryMissing(
+            f"{self.name} was removed or replaced while it was served. Restore the file, or restart the server."
+        )
 
     def size(self) -> int:
         """Return the size in bytes of the library's file, or of the replicas that are open."""
@@ -108,11 +123,14 @@ class Shelf:
         try:
             with try_lock(library) as moment:
                 yield moment
+        except HardwonError as error:
+            raise self._without_folders(error) from error
         finally:
             with self._lock:
                 self._users[namespace] -= 1
 
     def _lease(self, namespace: str, *, make: bool) -> Iterator[ExperienceLibrary]:
+        self._check_file()
         with self._lock:
             library = self._acquire(namespace)
         try:
@@ -129,16 +147,16 @@ class Shelf:
             raise self._without_folders(error) from error
 
     def _without_folders(self, error: HardwonError) -> HardwonError:
-        """Return an error for clients, which names files without the folders of this server. Its cause is logged."""
-        # The library's folder may be below one of the others, so it is the first.
-        files = [
-            *([] if self._directory else [Path(self.path)]),
-            find_cache() / "file",
-            Path(tempfile.gettempdir(), "file"),
-        ]
+        """Return an error for clients, which names no folders of this server. Its cause is logged."""
         for_clients = copy(error)
-        for_clients.args = (hide_folders(str(error), *files),)
+        for_clients.args = (self.hide_folders(str(error)),)
         return for_clients
+
+    def hide_folders(self, text: str) -> str:
+        """Return a text for clients, which names files without the folders of this server."""
+        # The library's folder may be below one of the others, so it is the first.
+        library = [] if self._directory else [Path(self.path)]
+        return hide_folders(text, *library, find_cache() / "file", Path(tempfile.gettempdir(), "file"))
 
     def _acquire(self, namespace: str) -> ExperienceLibrary | None:
         if namespace not in self._open:
