@@ -33,11 +33,42 @@ LIMITS = [
 ]  # fmt: skip
 """Answers that a framework writes in the place of the model."""
 
+OPEN_ANSWERS = [
+    "Should I proceed?", "Sure! Which account should I use?", "Proceed? [y/N]", "Soll ich fortfahren?", "是否继续？",
+    "¿Cuál es su número de pedido?", "Voulez-vous que je continue ?", "Hello! How can I assist you?", "続けますか？",
+    "I need more information.", "To continue, I need the tracking number.", "Please provide your customer ID.",
+    "Bitte geben Sie Ihre Kundennummer an.", "Necesito más información.", "J'ai besoin de votre adresse.",
+    "请提供订单号。",
+    "Мне нужна дополнительная информация.", "注文番号を教えてください。", "Approval needed.", "Ho bisogno di un'email.",
+    "Let me check...", "Hmm, that did not work. Let me try again.", "Now I'll run the tests.", "One moment please.",
+    "Checking the stock...", "Let me fix the rest:", "Ich werde jetzt die Datenbank abfragen.", "让我检查一下。",
+    "Сейчас проверю статус заказа.", "Voy a comprobar el pedido.", "確認いたします。", "확인하겠습니다.",
+    "Posso verificar isso?",
+    "null", "undefined", "{}", "[{}]", '{"answer": null}', '{"answer": "", "data": {}}', "```json\n{}\n```", '""',
+    "```python\n```", "<answer></answer>", "Final Answer:", "Thought: I should look\nAction: search[Paris]",
+]  # fmt: skip
+"""Whole texts that only ask, say what is to come or missing, or are empty."""
+CLOSED_ANSWERS = [
+    "I've cancelled the order. Is there anything else I can help you with?", "What is a monad? A monoid.", "Yes",
+    "Here is the translation: \"Soll ich fortfahren?\"", "Dear Bob,\nwhich account should I use?",
+    "None of them match.",
+    "Let me explain: the lockfile was stale.", "I will remember that.", "I'll be happy to help again.", "sure",
+    "I need to inform you that it has shipped.", "Please restart the server.", "Please find the report attached.",
+    "Let me know how it goes!", "Now the tests pass.", "Next, press the red button.", "One minute has 60 seconds.",
+    "To proceed, click Next.", "Waiting for the bus took an hour.", "1, 2, 3, ...", "The capital is Paris...", "OK.",
+    "The value is null.", '{"count": 0}', '{"items": []}', '{"ok": false}', '[null, 4]', "[1]", "x = {}",
+    "SELECT * FROM orders WHERE id = ?", "https://example.com/?q=1", "Erledigt. Kann ich sonst helfen?",
+    "我们需要三天。",
+    "正在运行的服务有三个。", "Нужно перезапустить сервер.", "Un momento histórico fue la caída.",
+    "已取消。还需要什么吗？",
+]  # fmt: skip
+"""Whole texts that answer, however much they look like the others."""
+
 UNFINISHED_MESSAGES = [
     *({"content": "It is", "finish_reason": reason} for reason in UNFINISHED_REASONS),
     *({"content": "It is", "stop_reason": reason} for reason in UNFINISHED_REASONS),
     *({"content": "It is", "status": status} for status in STATUSES),
-    *({"content": text} for text in LIMITS),
+    *({"content": text} for text in (*LIMITS, *OPEN_ANSWERS)),
     {"content": "It is", "response_metadata": {"finish_reason": "length"}},
     {"content": "It is", "response_metadata": {"stop_reason": "max_tokens"}},
     {"content": "It is", "response_metadata": {"status": "incomplete", "incomplete_details": {"reason": "x"}}},
@@ -71,6 +102,7 @@ COMPLETED_MESSAGES = [
     *({"content": "Done.", "finish_reason": reason} for reason in COMPLETED_REASONS),
     *({"content": "Done.", "stop_reason": reason} for reason in COMPLETED_REASONS),
     {"content": "Done.", "refusal": None, "status": "completed", "response_metadata": {"finish_reason": "stop"}},
+    *({"content": text} for text in CLOSED_ANSWERS),
     {"content": "The call limit was not reached, and nothing failed."},
     {"content": "The maximum number of steps is now 5, and the API error is gone."},
     {"content": "I did finish it, and used up all the paint."},

@@ -7,9 +7,11 @@ This is the only rule: the doors and the importers call it, and `ToolEpisode.jud
 whole answer of the model completes a run. What says that more was to come is no success, whatever the calls did.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from hardwon.memory.patterns import compile_late
@@ -70,16 +72,80 @@ _LIMIT = compile_late(
 """Beginnings of answers that a framework writes in the place of the model when it ends a run, and of a refusal."""
 _TOKENS = compile_late(
     r"<[|｜][^<>\s]{1,60}[|｜]>|\A\s*<(think(?:ing)?|reasoning)>.*?(?:</\1>|\Z)|"
-    r"\A\W{0,3}(?:no (?:content|output|response|text)|empty|truncated)\W{0,3}\Z",
+    r"<(\w{1,40})>\s{0,9}</\2>|"
+    r"\A\W{0,3}(?:no (?:content|output|response|text)|empty|truncated|null|undefined|NaN|N/A)\W{0,3}\Z",
     re.DOTALL | re.IGNORECASE,
 )
 """Special tokens, thoughts, and words in the place of a text, which a server leaves in a text that is no answer."""
 _UNREAD_CALL = compile_late(
     r"^[ \t]*(?:<(?:tool_call|tool_use|function_calls?|invoke|function)\b[^<>\n]{0,200}>|\[TOOL_CALLS\]|"
-    r"<[|｜](?:tool[▁_]calls?|python_tag)[^<>\n]{0,60}[|｜]>)",
+    r"<[|｜](?:tool[▁_]calls?|python_tag)[^<>\n]{0,60}[|｜]>)|\AThought:[^\n]*\n+Action:",
     re.MULTILINE,
 )
 """A call at the beginning of a line that the server should have read."""
+
+_FENCE = compile_late(r"\A\s*```\w*\n(.*?)```\s*\Z", re.DOTALL)
+_SENTENCES = compile_late(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
+_QUESTION = compile_late(r"\w[\w)\]\"'”’»」]{0,9}\s{0,2}[?？][)\]\"'”’»」*_\s]{0,9}\Z")
+_CONTENT = compile_late(r"[:;：；] ?[\w'\x22„“«「]")
+"""What follows this mark says more than the words before it announce."""
+_POLITE = compile_late(
+    r"\W{0,9}(?:sure|ok(?:ay)?|alright|great|hello|hi|hey|thanks|thank you|i see|i understand|understood|got it|sorry|"
+    r"of course|certainly|absolutely|i(?:['’]d| would) be happy|hmm|hallo|gerne|hola|claro|bonjour|bien sûr|ciao|olá|"
+    r"привет|хорошо|好的|你好|はい)\b[^.!?。]{0,40}[.!。…]{0,3}\s*\Z",
+    re.IGNORECASE,
+)
+_FIRST = r"(?:(?:ok(?:ay)?|alright|sure|great|perfect|first|now|next|then|so|hmm)[,!.]? )?"
+_WILL = r"i(?:['’]ll| will| need to| have to| must|['’]m going to| am going to)"
+_LOOK = (
+    r"(?: now| first| next| just| quickly| also)? (?:(?:take a |have a )?look|check|search|find|verify|query|run|read|"
+    r"open|inspect|examine|investigate|fetch|retrieve|review|analy[sz]e|try|think|(?:start|begin) (?:by|with)|continue|"
+    r"proceed|see (?:if|what|whether|how|the)|get (?:the|that|this|started|back to)|explore|gather|collect|determine|"
+    r"figure|identify|locate|load|call|let you know|pull up|go ahead|apply|create|edit|fix|implement|install|update|"
+    r"write)\b(?! is\b)"
+)
+_NEXT = compile_late(
+    rf"\W{{0,9}}(?:{_FIRST}(?:let me|let['’]s|let us|{_WILL}){_LOOK}|{_FIRST}i(?:['’]ll| will) (?:now|first|next) |"
+    rf"(?:(?:great|ok(?:ay)?),? )?(?:now|next),? (?:{_WILL}|let me) |"
+    r"i(?:['’]m| am) (?:now )?(?:looking|checking|searching|working|waiting) |(?:still )?(?:working on|looking into) "
+    r"(?:it|this|that)\W{0,9}\Z|\w{3,20}ing\b[^:;]{0,60}(?:\.\.\.|…)\W{0,9}\Z|"
+    r"(?:give me|one|just a) (?:a )?(?:moment|second|minute)(?: to|,? please|[,.!…]|\Z)|"
+    r"(?:please )?hold (?:on|while)\b|stand by\W{0,9}\Z|"
+    r"ich (?:werde|will|muss) (?:jetzt|nun|zuerst|als nächstes)\b|ich (?:prüfe|überprüfe|schaue|sehe|suche) |"
+    r"lassen sie mich\b|(?:einen )?(?:moment|augenblick)(?:,? bitte|[,.!…])|"
+    r"(?:voy|vou) (?:a )?(?:comprobar|buscar|revisar|consultar|verificar|ver|checar)\b|(?:déjame|permítame|deixe-me)\b|"
+    r"u[nm] momento(?:,? por favor|[,.!…])|un instant[,.!… ]|laissez-moi\b|"
+    r"je vais (?:maintenant |d['’]abord )?(?:vérifier|chercher|rechercher|consulter|regarder|examiner)\b|"
+    r"(?:fammi|mi lasci)\b|ora (?:controllo|verifico|cerco)\b|sto (?:controllando|verificando|cercando)\b|"
+    r"(?:сейчас|давайте)(?: я)? (?:про|посмотр|найд|поищ)|подождите\b|正在(?:检查|查看|搜索|查询|处理|为您)|稍等|"
+    r"(?:让我|我(?:将|会|来|先|现在|这就))[^。，,]{0,6}(?:检查|查看|看|查|搜索|确认|找|分析)|"
+    r"[^。、,]{0,40}(?:(?:確認|検索|調査)(?:いた)?します|調べます|お待ちください)|"
+    r"[^.,]{0,40}(?:확인|검색|조회)하겠습니다|잠시만)",
+    re.IGNORECASE,
+)
+"""Sentences that say what will be done next."""
+_ASKS = compile_late(
+    r"\W{0,9}(?:(?:to|before|in order to|um|para|pour|per)\b[^.,]{0,60},? (?!to\b))?(?:"
+    r"(?:i|we)(?: still| will|['’]ll)? (?:need|require) (?:more|additional|further|some|your|to know|access|permission|"
+    r"(?:the|an?) (?:\w+ ){0,2}(?:number|id|name|address|e-?mail|details?|information|code|date|password|file|url|link"
+    r"))\b|i(?:['’]m| am) missing |(?:still )?(?:await|waiting for (?:your|the user|user|more|further))|"
+    r"i (?:do not|don['’]t) have enough information\b|(?:permission|approval|user input) (?:is )?(?:needed|required)\b|"
+    r"\[?\(?y(?:es)?\W{0,3}n(?:o)?\b|(?:please )?let me know (?:which|what|whether|when|your|the)\b|"
+    r"(?:please|kindly) (?:provide|share|specify|clarify|confirm|supply|upload|authori[sz]e|approve|wait|stand by|"
+    r"(?:give|tell|send) me|enter your)\b|"
+    r"(?:please )?(?:type|enter|reply|respond|press|say) \W?\w+\W? to (?:confirm|continue|proceed)\b|"
+    r"i (?:did not|didn['’]t|do not|don['’]t) understand (?:your|the|that|this)\b|"
+    r"bitte (?:geben|nennen|teilen|bestätigen|warten)\b|(?:ich (?:brauche|benötige)|(?:brauche|benötige) ich)\b|"
+    r"por favor,? (?:proporcione|indique|confirme|facilite|espere|forneça|informe|aguarde|confirma|dime)\b|"
+    r"necesito\b|preciso (?:de|que)\b|(?:veuillez|merci de) (?:fournir|indiquer|préciser|confirmer|patienter|me)\b|"
+    r"j['’]ai besoin\b|(?:per favore|per cortesia),? (?:fornisc|indic|conferm|attend)|ho bisogno\b|мне нуж|"
+    r"(?:пожалуйста,? )?(?:укажите|сообщите|подтвердите|предоставьте|уточните)\b|"
+    r"请(?:您)?(?:提供|告诉|告知|确认|输入|说明|稍)|我们?还?需要(?:更多|您|你|知道|确认|先|权限|[^。]{0,10}信息)|"
+    r"[^。、,]{0,40}(?:を(?:教えて|入力して|提供して|確認して|お知らせ)(?:ください|いただけ)|(?:情報|許可)が必要です)|"
+    r"[^.,]{0,40}(?:알려|입력해|제공해|확인해) ?(?:주세요|주십시오))",
+    re.IGNORECASE,
+)
+"""Sentences that say what is missing, or what the reader is to tell."""
 
 
 def read_word(word: Any, *, is_reason: bool = False) -> Ending | None:
@@ -162,7 +228,40 @@ def read_ending(messages: Sequence[Mapping[str, Any]]) -> Ending:
         source: Mapping[str, Any] = next((message for message in reversed(messages) if message["role"] != "tool"), {})
         return "completed" if source.get("has_answer") and not source.get("unfinished") else "unfinished"
     is_answer = last.get("role") == "assistant" and not last["calls"]
-    return "completed" if is_answer and any(map(_says_something, _TOKENS.sub("", str(last["text"])))) else "unfinished"
+    return "completed" if is_answer and _answers(_TOKENS.sub("", str(last["text"]))) else "unfinished"
+
+
+def _answers(text: str) -> bool:
+    """Return whether a text says something besides empty values, questions, and what is to come."""
+    inner = _FENCE.sub(r"\1", text).strip()
+    if not any(map(_says_something, inner)) or inner.endswith((":", "：")):
+        return False
+    if inner[0] in '{["':
+        with suppress(ValueError, RecursionError):
+            return not _is_empty(json.loads(inner))
+    sentences = [sentence for sentence in _SENTENCES.split(text) if any(map(_says_something, sentence))]
+    if _NEXT.match(sentences[-1]) and not _CONTENT.search(sentences[-1]):
+        return False
+    open_ones = list(map(_is_open, sentences))
+    return not any(open_ones) or not all(
+        is_open or _POLITE.match(sentence) for is_open, sentence in zip(open_ones, sentences, strict=True)
+    )
+
+
+def _is_open(sentence: str) -> bool:
+    """Return whether a sentence only asks, or says what is missing or to come."""
+    if _CONTENT.search(sentence):
+        return False
+    return bool(_QUESTION.search(sentence[-40:]) or _NEXT.match(sentence) or _ASKS.match(sentence))
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a value of JSON has no text, number or truth value. A list that is named may be empty."""
+    if isinstance(value, Mapping):
+        return all(map(_is_empty, value.values()))
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_empty, value))
+    return value is None or (isinstance(value, str) and not any(map(_says_something, value)))
 
 
 def _says_something(letter: str) -> bool:
