@@ -32,6 +32,16 @@ def test_an_account_number_is_redacted_by_its_form_alone():
         ("htpasswd -bc .htpasswd bob {}", ".htpasswd bob"),
         ("htpasswd -B -b users bob '{}'", "users bob"),
         ("openssl enc -aes-256-cbc -k {} -in a", "-in a"),
+        ("gpg --batch --passphrase {} -c a.txt", "-c a.txt"),
+        ("gpg2 --passphrase={} -d a.gpg", "-d a.gpg"),
+        ("rclone obscure {}", "rclone obscure"),
+        ("bw login bob {} --raw", "--raw"),
+        ("pdftk a.pdf input_pw {} output b.pdf", "output b.pdf"),
+        ("http -a bob:{} https://a.example", "https://a.example"),
+        ("wg set wg0 private-key <(echo {})", "wg0"),
+        ("veracrypt -p {} --mount a", "--mount a"),
+        ("cryptsetup luksOpen /dev/sda1 a <<< {}", "/dev/sda1"),
+        ("pass insert -m mail <<< '{}'", "mail"),
         ("net user bob {} /add", "net user bob"),
         ('dotnet user-secrets set "Db:Pw" "{}"', "Db:Pw"),
         ("nmcli dev wifi connect Home password {}", "connect Home"),
@@ -60,6 +70,12 @@ def test_a_password_in_a_command_is_redacted_even_if_it_is_a_word(line, kept):
         "sudo -S true",
         "htpasswd -c .htpasswd bob",
         "openssl x509 -in a -noout",
+        "gpg --passphrase-file a.txt --passphrase $PASS -d a.gpg",
+        "rclone obscure --help",
+        "bw unlock --check",
+        "http -a $USER:$PASS https://a.example",
+        "http server -a localhost:8080",
+        "Password for bob: incorrect",
         "net user bob /add",
         "nmcli dev wifi connect Home",
         "wpa_passphrase $SSID $PASS",
@@ -73,3 +89,16 @@ def test_a_password_in_a_command_is_redacted_even_if_it_is_a_word(line, kept):
 )
 def test_a_command_without_a_password_stays(line):
     assert redact(line) == line
+
+
+@pytest.mark.parametrize("place", ["prd", "dev_personal", "stg-eu"])
+def test_a_token_with_the_name_of_its_place_is_one(place):
+    token = f"dp.st.{place}.R4y9ojfljoQoaF1LlqsajAIxNKu8iS2G8NPRVdD53X8"
+    assert redact(f"use {token} now") == "use [redacted:api_key] now"
+
+
+def test_more_forms_around_a_secret():
+    key = "00abcDEFxyz123456789012345678901234567890"
+    assert redact(f"the header SSWS {key}, please") == "the header SSWS [redacted:api_key], please"
+    assert redact("JSESSIONID=4D30D3FC4D83CEE9B9BCCA0FCE9594DC; Path=/") == "JSESSIONID=[redacted:token]; Path=/"
+    assert redact("Password for bob@host: bg7SVmqb1MOK") == "Password for bob@host: [redacted:password]"

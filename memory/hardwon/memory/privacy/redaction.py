@@ -52,7 +52,7 @@ _BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).spl
 """All prefixes, including those of JWTs and of the second half of Telegram tokens."""
 _BEFORE = (
     *(b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.", b".atlasv1."),
-    b"v1.",
+    *(b"v1.", b"SSWS "),
 )
 """Text before the long part of a token with two parts, or of a webhook."""
 
@@ -231,6 +231,8 @@ def _begins_a_token(raw: bytes) -> bool:
     while at >= 0:
         start = at + 1 if at and raw[at - 1] == 92 else at  # skip the n of an escaped line break
         if raw.startswith(_BEGINNINGS, start) or raw.endswith(_BEFORE, 0, start):
+            return True
+        if raw.endswith(b".", 0, start) and b"dp.st." in raw[max(0, start - 60) : start]:  # the name of a place between
             return True
         end = runs.find(b" ", at)
         if at and raw[at - 1] == 58 and (end if end >= 0 else len(raw)) - at == 32:  # a line of htdigest

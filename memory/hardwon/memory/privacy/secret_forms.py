@@ -42,6 +42,7 @@ _PROGRAM = r"[^\n|;&]{0,200}?"
 _READERS = (
     r"\bsudo\s(?:[^\n|;&]{0,80}?\s)?-S|-stdin\b|\bpasswd\b|\bcryptsetup\b|\bkinit\b|-passphrase-fd|--with-token"
     r"|\bsecrets?\s(?:put|set|add|create|versions)\b|\benv\sadd\s\w|\brunas\b"
+    r"|\bluksopen\b|\bsign-?in\b|\bpass\sinsert\b"
 )
 """Commands that read a secret from the standard input."""
 
@@ -81,8 +82,9 @@ _OF_COMMANDS = (
     make_form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{VALUE}", certain=True),
     make_form("ldap", rf"\bldap[a-z]{{2,10}}\s(?:{_PROGRAM}\s)?-w\s{{1,3}}{VALUE}", certain=True),
     make_form(
-        "curl",
-        rf"\bcurl\s(?:{_PROGRAM}\s)?(?:-u|--(?:proxy-)?user[ =])\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:(?!//){VALUE}",
+        "curl,http",
+        rf"\b(?:https?\s-a|curl\s(?:{_PROGRAM}\s)?(?:-u|--(?:proxy-)?user[ =]))\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:(?!//)"
+        rf"{VALUE}",
         certain=True,
     ),
     make_form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{VALUE}"),
@@ -101,13 +103,25 @@ _OF_COMMANDS = (
         rf"\|\s?[^|\n]{{0,80}}?(?:{_READERS})",
         certain=True,
     ),
-    make_form("file=<(", r"password-file=<\(echo\s(?P<q>[\"']?)(?P<value>[^\s\"'()]{3,200})(?P=q)\)", certain=True),
+    make_form(
+        "<(echo",
+        r"(?:password-file=|(?:private|preshared)-key\s)<\(echo\s(?P<q>[\"']?)(?P<value>[^\s\"'()]{3,200})(?P=q)\)",
+        certain=True,
+    ),
     make_form(
         "htpasswd",
         rf"\bhtpasswd(?:\s-\w{{1,9}}){{0,6}}?\s-\w{{0,9}}b\w{{0,9}}(?:\s-\w{{1,9}}){{0,6}}\s(?!-)\S{{1,200}}\s\S{{1,80}}\s{VALUE}",
         certain=True,
     ),
-    make_form("openssl", rf"\bopenssl\s{_PROGRAM}\s-k\s{{1,3}}{VALUE}", certain=True),
+    make_form(
+        "openssl,gpg",
+        rf"\b(?:openssl\s{_PROGRAM}\s-k|gpg2?\s(?:{_PROGRAM}\s)?--passphrase)(?:\s{{1,3}}|=){VALUE}",
+        certain=True,
+    ),
+    make_form(
+        "obscure ,bw ", rf"\b(?:rclone\sobscure|bw\s(?:unlock|login\s\S{{1,80}}))\s{{1,3}}(?!-){VALUE}", certain=True
+    ),
+    make_form("_pw ", rf"\b(?:input|user|owner)_pw\s{{1,3}}{VALUE}", certain=True),
     make_form("net user", rf"\bnet\suser\s\S{{1,80}}\s(?!/){VALUE}\s{{1,3}}/add", certain=True),
     make_form("nmcli", rf"\bnmcli\s{_PROGRAM}\spassword\s{{1,3}}{VALUE}", certain=True),
     make_form("wpa_pass", rf"\bwpa_passphrase\s(?:\"[^\"\n]{{1,64}}\"|\S{{1,64}})\s{{1,3}}{VALUE}", certain=True),
@@ -118,8 +132,8 @@ _OF_COMMANDS = (
         rf"\bsecurity\s(?:add|set|create|unlock)-[\w-]{{1,40}}\s{_PROGRAM}(?<=\s)-[wp]\s{{1,3}}{VALUE}",
     ),
     make_form(
-        "psexec,beeline,ipmitool,mongo,xfreerdp,cqlsh,cypher,doveadm,crackmap,nxc,evil-winrm,smbmap,influx,nuget",
-        r"\b(?:(?:psexec|beeline|ipmitool|mongo[a-z]{0,8}|xfreerdp|cqlsh|cypher-shell|doveadm|crackmapexec|nxc|evil-winrm"
+        "veracrypt,psexec,beeline,ipmitool,mongo,xfreerdp,cqlsh,cypher,doveadm,crackmap,nxc,evil-winrm,smbmap,influx,nuget",
+        r"\b(?:(?:veracrypt|psexec|beeline|ipmitool|mongo[a-z]{0,8}|xfreerdp|cqlsh|cypher-shell|doveadm|crackmapexec|nxc|evil-winrm"
         rf"|smbmap)\s{_PROGRAM}(?<=\s)-p|(?:influx|nuget)\s{_PROGRAM}(?<=\s)-[ptk])\s{{1,3}}{VALUE}",
         certain=True,
     ),
@@ -198,6 +212,7 @@ _OF_NAMES = (
         "password,pass for",
         r"\b(?:password|pass for)(?: [\w']{1,20}){0,6} (?:is|was|=) (?P<value>[^\s\"'`]{5,200})",
     ),
+    make_form("word for ,phrase for ", rf"\b(?:password|passphrase) for [^:\n]{{1,80}}:\s{{1,3}}{VALUE}"),
     make_form("%3d", rf"{_NAME}%3d(?P<value>(?:(?!%26)[^\s&\"']){{3,200}})"),
 )
 _OF_HEADERS = (
@@ -212,7 +227,7 @@ _OF_HEADERS = (
         r"(?P<value>[\w%+/=-]{24,400})",
         "token",
     ),
-    make_form("cookie", r"(?<=[=])(?P<value>[\w%.+/~:-]{16,400})(?=[;\s\"']|\Z)", "token"),
+    make_form("cookie,sessionid=,sessid=", r"(?<=[=])(?P<value>[\w%.+/~:-]{16,400})(?=[;\s\"']|\Z)", "token"),
     make_form("csrf,xsrf", r"\b[xc]srf[\w-]{0,20}[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=-]{16,200})", "token"),
     make_form("sig=,signature=", r"[?&](?:[\w-]{0,20}-)?sig(?:nature)?=(?P<value>[\w%+/=-]{16,400})", "token"),
     make_form("_auth", r"_auth(?:token)?[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=.-]{12,400})", "token"),
@@ -276,7 +291,8 @@ _VENDORS = compile_late(
     r"|xprv[1-9A-HJ-NP-Za-km-z]{100,112}|(?:5[HJK]|K[w-z]|L[1-5])[1-9A-HJ-NP-Za-km-z]{49,50}|S[UAONCX][A-Z2-7]{56}"
     r"|(?:sdk|mob)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|npg_\w{10,40}"
     r"|tgp_v1_[\w-]{24,60}|pul-[0-9a-f]{40}|\w{14}\.atlasv1\.[\w-]{60,80}|AKCp[A-Za-z0-9]{60,80}"
-    r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.]{40,60}|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43}"
+    r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.-]{40,80}|(?<=SSWS )00[\w-]{38,44}"
+    r"|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43}"
     r"|v1\.0-[0-9a-f]{24}-[0-9a-f]{146})"
     r"(?![\w-])",
     re.A,
@@ -346,7 +362,23 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
 
 
 _COMMAND_HINTS = (
-    *(" -", "<<<", "echo ", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:"),
+    *(
+        " -",
+        "<<<",
+        "echo ",
+        "pass:",
+        " /p",
+        "chpasswd",
+        "net user",
+        "user-secrets",
+        "nmcli",
+        "wpa_pass",
+        "wifi:",
+        "obscure ",
+        "bw ",
+        "_pw ",
+        "<(",
+    ),
 )
 """Hints of which every command has one."""
 _SIGNS = compile_late(r"[=:<(%'\"：]")
