@@ -50,7 +50,13 @@ def test_a_library_that_is_not_there(hardwon, tmp_path, command):
 
 
 @pytest.mark.parametrize(
-    "command", [["serve", "--port", "0"], ["serve", "--port", "0", "--read-only"], ["serve", "token", "list"], ["memory", "stats"]]
+    "command",
+    [
+        ["serve", "--port", "0"],
+        ["serve", "--port", "0", "--read-only"],
+        ["serve", "token", "list"],
+        ["memory", "stats"],
+    ],
 )
 @pytest.mark.parametrize(
     ("path", "code", "words"),

@@ -462,5 +462,8 @@ def is_value(value: str, *, certain: bool = False) -> bool:
 def _iban(match: re.Match[str]) -> str:
     """Return the replacement of an IBAN with valid check digits; other matches are kept."""
     number = match[0].replace(" ", "").replace("-", "").upper()
+    # Account numbers of the countries with two of these letters have no others: this is a digest, or a UUID.
+    if not number.strip("0123456789ABCDEF") and not number[2:].isdigit():
+        return match[0]
     digits = "".join(str(int(char, 36)) for char in number[4:] + number[:4])  # ISO 7064: A is 10, remainder 1
     return "[redacted:iban]" if len(number) in _IBAN_LENGTHS and int(digits) % 97 == 1 else match[0]
