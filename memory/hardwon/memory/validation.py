@@ -262,8 +262,9 @@ def check_path(value: object) -> None:
     if not isinstance(value, str | PathLike):
         raise WrongType(f"path is {describe_value(value)}; give the path of a file, or ':memory:'.")
     if not str(value).strip() or not _can_name_file(value):
-        shown = describe_value(str(value))
-        raise ConfigError(f"path is {shown}, which no file can have. Give the path of a file, or ':memory:'.")
+        raise ConfigError(
+            f"path is {describe_value(str(value))}, which no file can have. Give the path of a file, or ':memory:'."
+        )
 
 
 def _can_name_file(path: str | PathLike[str]) -> bool:
