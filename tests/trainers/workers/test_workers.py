@@ -186,11 +186,6 @@ def test_an_error_in_an_episode_reaches_the_run(corridor, processes, tmp_path, m
         run(settings, tmp_path / "run", workers=1)
 
 
-def test_settings_of_ray_need_workers():
-    with pytest.raises(ConfigError, match=r"rollouts\.ray is 'head:6379', and nothing reads it without rollouts\.work"):
-        of({"environment": {"name": "textworld"}, "rollouts": {"ray": "head:6379"}})
-
-
 def test_rows_name_the_library_version(corridor, processes, tmp_path, monkeypatch):
     seen: set[str] = set()
     cluster = processes()
