@@ -132,9 +132,9 @@ test-fleet: install ## Test shared libraries and rollout workers on a private Po
 		apt-get update -q && apt-get install -y --no-install-recommends postgresql; }
 	$(BIN)/python -m pytest -m "slow or not slow" --timeout 1200 tests/memory/fleet tests/apps/cli/test_shared_library.py tests/apps/shared/test_addresses.py tests/apps/http/test_backends.py tests/runtime/integrations/stores tests/trainers/workers
 
-test-environments: install ## Test ALFWorld and ScienceWorld, and an iteration of training in each (ALFWorld builds for minutes)
-	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld)
-	$(BIN)/python -m pytest tests/runtime/environments
+test-environments: install ## Test ALFWorld, ScienceWorld and MiniWoB++, and an iteration of training in each (ALFWorld builds for minutes; MiniWoB++ needs chromium and chromedriver)
+	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)
+	$(BIN)/python -m pytest -m "browser or not browser" tests/runtime/environments
 
 docs: venv ## Build the documentation site into site/; warnings are errors
 	@$(call add,docs,the documentation tools)

@@ -82,7 +82,7 @@ def find_assigned_name(node):
 
 
 GAMES = re.compile(
-    r"\b(textworld|babyai|alfworld|scienceworld|bfcl|cookingworld|mapreader|twc|gotolocal|pickuploc|minigrid"
+    r"\b(textworld|babyai|alfworld|scienceworld|miniwob|bfcl|cookingworld|mapreader|twc|gotolocal|pickuploc|minigrid"
     r"|cookbook|microwave|fridge|countertop|sinkbasin|kitchen|stove|thermometer|recipe)\b",
     re.IGNORECASE,
 )

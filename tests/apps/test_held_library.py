@@ -101,7 +101,7 @@ def doors(filled, tmp_path):
 
     with serving(Upstream().app) as upstream:
         stdio = start("mcp", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        http = start("serve", "--port", "0")
+        http = start("serve", "--port", "0", "--runs", str(tmp_path))
         proxy = start("proxy", "--upstream", f"{upstream}/v1", "--port", "0")
         try:
             ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "t", "version": "1"})

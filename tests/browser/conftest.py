@@ -1,5 +1,6 @@
 """A library with something to look at, its server, and a headless Chromium that may reach nothing else."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -55,12 +56,16 @@ def folder(tmp_path_factory):
         library.add(Item("insight", "Another stranger's advice", trust="untrusted", source="client"))
         library.add(Item("insight", "Apples lie in boxes", "Look into every box."))
         library.admin.index()
+    run = made / "runs" / "coin"
+    run.mkdir(parents=True)
+    lines = [{"iteration": n, "kind": "train", "reward": n / 10, "loss": 1 / (n + 1)} for n in range(5)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return made
 
 
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory):
-    """Starts a server: `serve(path)` is its address. Its log goes to a file: a pipe would fill up."""
+    """Starts a server: `serve(path, "--runs", folder)` is its address. Its log goes to a file: a pipe would fill up."""
     running = []
 
     def start(path, *options):
@@ -96,7 +101,7 @@ def serve(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def url(folder, serve):
-    return serve(folder / "library.db")
+    return serve(folder / "library.db", "--runs", folder / "runs")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 PAGES = [
     *("/", "/?axis=time", "/search?text=apple", "/items", "/items?text=apple&how=hybrid"),
-    *("/episodes", "/episodes?ended=failed&text=apple"),
+    *("/episodes", "/episodes?ended=failed&text=apple", "/runs", "/runs/coin"),
 ]
 
 
@@ -269,6 +269,14 @@ def test_episode_is_forgotten_after_a_count(visit, folder):
     page.wait_for_url("**/episodes")
     with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
         assert ref not in {row["id"] for row in library.episodes.find()}
+
+
+def test_run_is_followed_while_it_writes(visit, folder):
+    page = visit("/runs/coin")
+    page.get_by_text("Training, iteration 4").wait_for()
+    with (folder / "runs" / "coin" / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"iteration": 5, "kind": "train", "reward": 0.6, "loss": 0.1}) + "\n")
+    page.get_by_text("Training, iteration 5").wait_for(timeout=5000)
 
 
 def test_token_opens_it_and_a_reader_gets_no_buttons(chromium, folder, serve, ids):

@@ -50,6 +50,7 @@ def serve(
     *,
     host: str,
     port: int,
+    runs: Path,
     read_only: bool,
     dashboard: bool,
     max_body_bytes: int,
@@ -67,7 +68,7 @@ def serve(
     listening = open_socket(host, port)
     try:
         app = create_app(
-            path, tokens=tokens, read_only=read_only, local=is_loopback(host),
+            path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
             max_body_bytes=max_body_bytes, rate=rate, trust=trust, guidance=guidance,
             extractor=extractor, admission=admission,
         )  # fmt: skip

@@ -53,7 +53,7 @@ class Served:
 def server(learnt, tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
     shutil.copy(learnt, folder / "library.db")
-    made = Served(folder / "library.db")
+    made = Served(folder / "library.db", "--runs", str(folder))
     yield made
     code, log = made.stop()
     assert code == 0, log
@@ -63,7 +63,7 @@ def test_address_is_told_first(server):
     assert server.first.startswith("Dashboard and API of")
 
 
-@pytest.mark.parametrize("path", ["/", "/items", "/items?text=potato&how=dense", "/episodes"])
+@pytest.mark.parametrize("path", ["/", "/items", "/items?text=potato&how=dense", "/episodes", "/runs"])
 def test_page_is_there_and_asks_no_other_host(server, path):
     answer = server.page(path)
     assert answer.status_code == 200
@@ -87,7 +87,7 @@ def test_episode_is_replayed(server):
     assert "open box" in text
 
 
-@pytest.mark.parametrize("path", ["/items/in-none", "/episodes/none", "/steps/999999", "/situations/x"])
+@pytest.mark.parametrize("path", ["/items/in-none", "/episodes/none", "/steps/999999", "/runs/none", "/situations/x"])
 def test_what_is_not_there_is_a_page_of_its_own(server, path):
     answer = server.page(path)
     assert answer.status_code == 404

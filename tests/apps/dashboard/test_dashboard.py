@@ -1,4 +1,4 @@
-"""What the dashboard counts and writes, without a browser: figures, curves, markup."""
+"""What the dashboard counts and writes, without a browser: figures, curves, markup, runs that are followed."""
 
 import asyncio
 import json
@@ -22,12 +22,15 @@ from hardwon.apps.dashboard import (
     lessons,
     login,
     overview_page,
+    run_pages,
     search_page,
 )  # fmt: skip
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import count, linked, shorten, table, tag
+from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.access.auth import Caller, Tokens
+from hardwon.apps.http.state import runs
 from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import describe_end, describe_step
 from hardwon.apps.shared.explain import explain
@@ -320,6 +323,49 @@ def test_login_leads_to_this_server_alone(path):
     assert _restrict_path("/items?a=b") == "/items?a=b"
 
 
+# ---- runs
+
+
+def test_metrics_become_a_curve_for_each_kind():
+    rows = [
+        {"iteration": 1, "kind": "train", "loss": 1.0, "note": "x", "none": None},
+        {"iteration": 1, "kind": "eval", "loss": 2.0},
+    ]
+    assert training(rows) == {"loss": {"train": [[1, 1.0]], "eval": [[1, 2.0]]}}
+
+
+def test_arm_that_learns_nothing_is_drawn_to_the_end():
+    def row(arm, trained, success):
+        return {"phase": "test", "arm": arm, "trained": trained, "success": success, "steps": 5}
+
+    told = experiment([row("empty", 0, False), row("step", 0, False), row("step", 10, True)])
+    curves = told["Share of unseen tasks that were solved"]
+    assert curves == {"with an empty memory": [[0, 0.0], [10, 0.0]], "memory, every step": [[0, 0.0], [10, 1.0]]}
+
+
+def test_tail_gives_every_whole_line_once(tmp_path):
+    """Also after a run that goes on from a checkpoint has made its file shorter."""
+    path = tmp_path / "metrics.jsonl"
+    tail = runs.Tail(path)
+    assert tail.lines() == []
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"', encoding="utf-8")
+    assert tail.lines() == ['{"a": 1}', '{"a": 2}']
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\nno json\n', encoding="utf-8")
+    assert tail.lines() == ['{"a": 3}']
+    path.write_text('{"a": 1}\n', encoding="utf-8")
+    assert tail.lines() == ['{"a": 1}']
+
+
+def test_run_is_one_of_the_folder(tmp_path):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
+    (tmp_path / "runs" / "a" / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
+    assert runs.find_run(tmp_path / "runs", "a")[0] == "train"
+    for name in ("..", "../runs/a", "/etc", "b"):
+        with pytest.raises(UnknownName):
+            runs.find_run(tmp_path / "runs", name)
+
+
 def test_last_of_an_odd_number_of_figures_fills_its_row_on_a_telephone():
     """Half a row would be a blank band."""
     from hardwon.apps.dashboard.frame import STYLE
@@ -483,6 +529,17 @@ def test_pages_of_an_empty_library_lead_to_the_line_that_connects_an_agent():
 def test_episodes_are_filtered_by_task_outcome_and_arm(query, is_wanted):
     row = {"task": "Refund the last order.", "success": 0, "arm": "control"}
     assert episode_pages._is_wanted(row, {"text": "", "ended": "", "played": "", **query}) is is_wanted
+
+
+def test_a_list_of_runs_shows_what_came_out(tmp_path):
+    arms = {"empty": {"success_rate": 0.1}, "step": {"success_rate": 0.96}}
+    run = {"kind": "run", "lines": 3}
+    assert run_pages._describe_result(tmp_path, run) == "no result yet, 3 lines"
+    (tmp_path / "result.json").write_text(json.dumps({"arms": arms}))
+    assert run_pages._describe_result(tmp_path, run) == "with an empty memory: 10%; memory, every step: 96%"
+    lines = [{"iteration": n, "kind": "train", "loss": 1 / (n + 1), "reward": n / 4} for n in range(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"itera')
+    assert run_pages._describe_result(tmp_path, {**run, "kind": "train"}) == "iteration 2: reward 0.5, loss 0.333"
 
 
 def test_the_gain_is_a_sentence_of_the_tests_if_there_are_some():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from fastapi.testclient import TestClient as Plain
 
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
+from hardwon.apps.http.state.runs import LONGEST_LINE, READ_BYTES, Tail
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, TooMuchFeedback
 from hardwon.memory.remote import RemoteLibrary
@@ -30,7 +32,7 @@ def tokens(empty):
 @pytest.fixture
 def client(empty, tokens, tmp_path):
     tokens.add("admin", write=True)
-    app = create_app(empty, tokens=tokens, local=False, max_body_bytes=1 << 20)
+    app = create_app(empty, tokens=tokens, local=False, runs=tmp_path / "runs", max_body_bytes=1 << 20)
     with Plain(app, base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as made:
         yield made
 
@@ -46,7 +48,7 @@ def test_markup_in_any_field_or_address_is_text_on_every_page(empty, tmp_path):
     """One test, because the dashboard can be mounted once in a process."""
     from hardwon.apps.dashboard import mount
 
-    app = create_app(empty, trust="trusted")
+    app = create_app(empty, runs=tmp_path, trust="trusted")
     mount(app)
     with Plain(app, base_url="http://127.0.0.1:8420") as client:
         for number, markup in enumerate(MARKUP):
@@ -80,7 +82,28 @@ def test_markup_in_any_field_or_address_is_text_on_every_page(empty, tmp_path):
 # ---- paths
 
 
-def test_a_namespace_leads_to_no_file(client, tokens, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../empty.db",
+        "..%2f..%2fempty.db",
+        "%2e%2e/%2e%2e",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "a/../../x",
+        "..\\x",
+        "\x00",
+    ],
+)
+def test_a_run_outside_its_folder_is_not_read(client, tokens, tmp_path, name):
+    (tmp_path / "metrics.jsonl").write_text('{"secret": 1}\n')
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    answer = client.get(f"/v1/runs/{name}/events?follow=false".replace("\x00", "%00"), headers=bearer(tokens.add("r")))
+    assert answer.status_code in (400, 404, 422)
+    assert "secret" not in answer.text
+
+
+def test_a_link_in_the_folder_of_runs_leads_nowhere_new(client, tokens, tmp_path):
     """A namespace never becomes a path, whatever it is called."""
     headers = bearer(tokens.add("w", write=True))
     for name in ("../x", "/etc/passwd", "..", "a/b"):
@@ -149,13 +172,18 @@ def test_the_weaker_of_two_tokens_is_not_raised_by_a_cookie(client, tokens):
 # ---- streams
 
 
-def test_a_stream_ends_when_its_token_is_made_anew_with_fewer_rights(empty, tokens, serving):
+@pytest.mark.parametrize("kind", ["events", "runs"])
+def test_a_stream_ends_when_its_token_is_made_anew_with_fewer_rights(empty, tokens, serving, tmp_path, kind):
     """The same name again is another token: what was open under the old one is closed."""
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"loss": 1}\n')
     tokens.add("other", write=True)
     secret = tokens.add("watcher")
+    path = "/v1/events?after=0" if kind == "events" else "/v1/runs/one/events"
     with (
-        serving(empty, tokens=tokens) as url,
-        httpx.stream("GET", f"{url}/v1/events?after=0", headers=bearer(secret), timeout=20) as answer,
+        serving(empty, tokens=tokens, runs=tmp_path / "runs") as url,
+        httpx.stream("GET", url + path, headers=bearer(secret), timeout=20) as answer,
     ):
         assert answer.status_code == 200
         lines = answer.iter_lines()
@@ -166,6 +194,31 @@ def test_a_stream_ends_when_its_token_is_made_anew_with_fewer_rights(empty, toke
         for _ in lines:
             pass
         assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("size", [READ_BYTES + 5, 3 * READ_BYTES])
+def test_a_long_line_does_not_stall_a_stream(tmp_path, size):
+    file = tmp_path / "metrics.jsonl"
+    long = json.dumps({"text": "x" * size})
+    file.write_text(f'{{"a": 1}}\n{long}\n{{"b": 2}}\n')
+    tail, read = Tail(file), []
+    while lines := tail.lines():
+        read += lines
+    assert read == ['{"a": 1}', long, '{"b": 2}']
+
+
+def test_a_line_beyond_the_limit_is_passed_over_once_it_ends(tmp_path, monkeypatch):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"a": 1}\n' + "x" * (LONGEST_LINE + 7))
+    tail = Tail(file)
+    assert tail.lines() == ['{"a": 1}']
+    assert tail.lines() == []
+    with file.open("a") as more:
+        more.write('\n{"b": 2}\n')
+    reads = Mock(wraps=tail._read)
+    monkeypatch.setattr(tail, "_read", reads)
+    assert tail.lines() == ['{"b": 2}']
+    assert reads.call_count == 2  # passed over at once, not byte by byte
 
 
 # ---- names in other spellings

@@ -83,7 +83,7 @@ def put(value, path, mark):
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     with Plain(
-        create_app(folder / "library.db", rate=1e9),
+        create_app(folder / "library.db", runs=folder, rate=1e9),
         base_url="http://127.0.0.1:8420",
         raise_server_exceptions=False,
     ) as made:

@@ -178,6 +178,18 @@ def test_change_log_is_streamed_and_goes_on_where_it_was(client):
     assert len(events_of(again.text)) == 1
 
 
+def test_metrics_of_a_run_are_streamed(path, tmp_path):
+    run = tmp_path / "runs" / "coin"
+    run.mkdir(parents=True)
+    line = {"iteration": 1, "kind": "train", "loss": 0.5}
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n" + '{"iteration": 2, "ki', encoding="utf-8")
+    with TestClient(create_app(path, runs=tmp_path / "runs")) as client:
+        assert [one["name"] for one in client.get("/v1/runs").json()["runs"]] == ["coin"]
+        text = client.get("/v1/runs/coin/events", params={"follow": False}).text
+        assert client.get("/v1/runs/../../etc/events").status_code == 404
+    assert events_of(text) == [("train", line)]
+
+
 # ---- problems
 
 

@@ -27,7 +27,7 @@ def _lines(context, value):
 def described(tmp_path_factory):
     """The description of a server over a library of its own."""
     folder = tmp_path_factory.mktemp("schema")
-    app = create_app(folder / "library.db", rate=1e6)
+    app = create_app(folder / "library.db", runs=folder, rate=1e6)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers={"Host": "127.0.0.1"})
 
 

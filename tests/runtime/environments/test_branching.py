@@ -18,6 +18,7 @@ INSTALLED = {
     "bfcl": "bfcl_eval",
     "alfworld": "alfworld",
     "scienceworld": "scienceworld",
+    "miniwob": "miniwob",
 }
 CASES = [
     ("textworld", "coin", "includeDoors=1"),
@@ -35,6 +36,7 @@ CASES = [
     ("bfcl", "miss_func", "choices=8"),
     ("alfworld", None, ""),
     ("scienceworld", None, "choices=1"),
+    ("miniwob", None, ""),
 ]
 
 
@@ -63,12 +65,13 @@ def test_replaying_half_of_a_walk_leads_back(name, game, params):
     """The same state, and the same continuation: observation, feedback, place, facts, reward and info."""
     if importlib.util.find_spec(INSTALLED[name]) is None:
         pytest.skip(f"{name} is not installed")
+    task = "" if name == "miniwob" else "train"
     with closing(open_environment(name, game=game, params=params)) as one, closing(one.clone()) as other:
         assert can_branch(one)
         for seed in (1, 2):
-            steps, shown = walk(one, "train", seed, 8)
+            steps, shown = walk(one, task, seed, 8)
             half = len(steps) // 2
-            reached = bring_back(other, "train", seed, steps[:half])
+            reached = bring_back(other, task, seed, steps[:half])
             assert reached.state == (steps[half].pre if half < len(steps) else reached.state)
             for step, expected in zip(steps[half:], shown[half:], strict=True):
                 post, reward, done, info = other.step(step.action)

@@ -54,10 +54,12 @@ def test_all_games_are_described():
     assert "GoToLocal" in games["babyai"]
 
 
-@pytest.mark.parametrize(("name", "params"), [("bfcl", "choice=8"), ("bfcl", "choices=many"), ("alfworld", "folder=x")])
+@pytest.mark.parametrize(
+    ("name", "params"), [("bfcl", "choice=8"), ("bfcl", "choices=many"), ("alfworld", "folder=x"), ("miniwob", "a=1")]
+)
 def test_parameters_that_an_environment_does_not_have_are_refused(name, params):
     """With the one that it has."""
-    with pytest.raises(ConfigError, match=r"choices|data"):
+    with pytest.raises(ConfigError, match=r"choices|data|no parameters"):
         open_environment(name, params=params)
 
 
@@ -70,6 +72,8 @@ def test_parameters_that_an_environment_does_not_have_are_refused(name, params):
         ("alfworld", "alfworld.AlfWorld", "look", "data=here", (("look",), {"data": "here"})),
         ("scienceworld", "scienceworld.ScienceWorld", None, "", (("find-plant",), {"choices": False})),
         ("scienceworld", "scienceworld.ScienceWorld", "boil", "choices=1", (("boil",), {"choices": True})),
+        ("miniwob", "miniwob.MiniWob", None, "", (("click-button",), {})),
+        ("miniwob", "miniwob.MiniWob", "login", "", (("login",), {})),
     ],
 )
 def test_an_environment_is_opened_with_its_defaults_or_what_is_given(monkeypatch, name, kind, game, params, made):

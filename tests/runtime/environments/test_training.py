@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.trainers.checkpoint import find
+
+NO_DRIVER = pytest.mark.skipif(shutil.which("chromedriver") is None, reason="there is no chromedriver here")
 
 
 def train_once(tmp_path, name):
@@ -48,6 +51,7 @@ def train_once(tmp_path, name):
         ("wiki", None),
         ("alfworld", "alfworld"),
         ("scienceworld", "scienceworld"),
+        pytest.param("miniwob", "miniwob", marks=[pytest.mark.browser, NO_DRIVER]),
     ],
 )
 def test_an_iteration_in_a_bundled_environment_moves_the_adapter(name, package, tmp_path, monkeypatch, request):

@@ -25,7 +25,7 @@ EVERY_S = 20.0
 EnvironmentName = Annotated[
     str,
     typer.Argument(
-        help="textworld, babyai, bfcl, alfworld, scienceworld, wiki, or MODULE:CLASS of your own "
+        help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, wiki, or MODULE:CLASS of your own "
         "environment (world:Corridor for world.py in this folder)."
     ),
 ]

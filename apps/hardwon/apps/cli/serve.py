@@ -69,6 +69,7 @@ def start(
     path: ServedLibrary,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PORT,
+    runs: Annotated[Path, typer.Option(help="Folder with the training runs and experiments to show.")] = Path("runs"),
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse every write, whatever the rights of a token.")
     ] = False,
@@ -103,6 +104,7 @@ def start(
         path,
         host=host,
         port=port,
+        runs=runs,
         read_only=read_only,
         dashboard=dashboard,
         max_body_bytes=max_body * 1024 * 1024,

@@ -28,11 +28,11 @@ def mount(app: "FastAPI") -> None:
         raise MissingExtra.of("nicegui", "agent") from error
     from nicegui import ui
 
-    from . import episode_pages, frame, item_pages, login, overview_page, search_page, situation_page
+    from . import episode_pages, frame, item_pages, login, overview_page, run_pages, search_page, situation_page
 
     frame.add_error_pages()
     login.add(app, app.state.tokens)
-    for part in (overview_page, search_page, item_pages, episode_pages, situation_page):
+    for part in (overview_page, search_page, item_pages, episode_pages, situation_page, run_pages):
         part.add(app)
     ui.run_with(
         app, title="hardwon", language="en-US", tailwind=False, reconnect_timeout=5.0,

@@ -32,7 +32,7 @@ T = TypeVar("T")
 ACCENT = "#0b5cad"
 """Color of links and buttons, with enough contrast for small text."""
 
-PAGES = {"/": "Overview", "/items": "Lessons", "/episodes": "Episodes"}
+PAGES = {"/": "Overview", "/items": "Lessons", "/episodes": "Episodes", "/runs": "Runs"}
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 DARK = (
     "--ink: #e6edf3; --soft: #9aa4af; --line: #30363d; --paper: #161b22; --ground: #0d1117; --accent: #6cb6ff; "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     "textworld": "textworld-express",
-    **{name: name for name in ("alfworld", "scienceworld")},
+    **{name: name for name in ("alfworld", "scienceworld", "miniwob")},
     "babyai": "minigrid",
     "bfcl": "bfcl-eval",
 }

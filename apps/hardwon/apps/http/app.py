@@ -49,6 +49,7 @@ def create_app(
     path: Path | str,
     *,
     tokens: Tokens | None = None,
+    runs: Path = Path("runs"),
     read_only: bool = False,
     embedder: Embedder | None = None,
     local: bool = True,
@@ -67,7 +68,7 @@ def create_app(
         openapi_url="/openapi.json", responses=problems.RESPONSES,
         separate_input_output_schemas=False,  # client generators reject two schemas with one title
     )  # fmt: skip
-    app.state.shelf, app.state.measures, app.state.trust = shelf, Measures(shelf), trust
+    app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, Measures(shelf), runs, trust
     app.state.tokens = tokens or Tokens.of(path)
     app.state.tokens.remember()
     app.state.feedback, app.state.guidance, app.state.admission = Feedback(), guidance, admission

@@ -54,6 +54,14 @@ def _open_scienceworld(game: str | None, params: str) -> Environment:
     return ScienceWorld(game or "find-plant", choices=choices == "1")
 
 
+def _open_miniwob(game: str | None, params: str) -> Environment:
+    from .miniwob import MiniWob
+
+    if params:
+        raise ConfigError(f"miniwob takes no parameters, but got {params!r}; omit them.")
+    return MiniWob(game or "click-button")
+
+
 def _open_wiki(game: str | None, params: str) -> Environment:
     from .wiki import ENTITIES, HOPS, Wiki
 
@@ -79,6 +87,7 @@ _OPENERS: dict[str, Callable[[str | None, str], Environment]] = {
     "bfcl": _open_bfcl,
     "alfworld": _open_alfworld,
     "scienceworld": _open_scienceworld,
+    "miniwob": _open_miniwob,
     "wiki": _open_wiki,
 }
 _ALIASES = {"textworldexpress": "textworld", "twx": "textworld", "minigrid": "babyai"}
@@ -115,13 +124,14 @@ def count_seeds(environment: Environment, fold: str) -> int | None:
 
 def describe_environments() -> dict[str, list[str]]:
     """Return the games of every environment by name; an empty list if its package is not installed."""
-    from . import alfworld, babyai, bfcl, textworld, wiki
+    from . import alfworld, babyai, bfcl, miniwob, textworld, wiki
 
     games = {name: list[str]() for name in _OPENERS}
     games["textworld"] = textworld.games() if find_spec("textworld_express") else []
     games["bfcl"] = list(bfcl.CATEGORIES) if find_spec("bfcl_eval") else []
     games["wiki"] = list(wiki.HOPS)
     games["alfworld"] = list(alfworld.KINDS) if find_spec("alfworld") else []
-    with suppress(MissingExtra):
-        games["babyai"] = babyai.levels()
+    for name, list_games in (("babyai", babyai.levels), ("miniwob", miniwob.tasks)):
+        with suppress(MissingExtra):
+            games[name] = list_games()
     return games

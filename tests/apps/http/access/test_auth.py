@@ -104,6 +104,7 @@ def test_token_is_for_its_namespaces_exactly(client, tokens):
     assert client.get("/v1/namespaces", headers=bearer(secret)).json() == {"namespaces": ["acme"]}
     assert client.get("/v1/stats?namespace=acme", headers=bearer(secret)).json()["namespaces"] == ["acme"]
     assert client.get("/metrics", headers=bearer(secret)).status_code == 403
+    assert client.get("/v1/runs", headers=bearer(secret)).status_code == 403
 
 
 def test_unknown_namespace_names_no_other(client, tokens):

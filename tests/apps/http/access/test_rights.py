@@ -38,7 +38,7 @@ LOGS = [
     ("GET", "/v1/episodes/{episode}/segments", None), ("GET", "/v1/steps?id=1", None), ("GET", "/v1/clusters", None),
     ("GET", "/v1/export", None), ("GET", "/v1/explain/{item}", None), ("GET", "/v1/guardrails", None),
     ("GET", "/v1/why?about=x", None),
-    ("POST", "/v1/recall", {"text": "x", "raw": True}),
+    ("GET", "/v1/runs", None), ("POST", "/v1/recall", {"text": "x", "raw": True}),
     ("POST", "/v1/foresee", {"state": STATE, "actions": ["wait"], "raw": True}),
     ("POST", "/v1/offered", {"state": STATE, "raw": True}), ("GET", "/v1/items?text=potato", None),
     ("GET", "/v1/items?location=pantry", None), ("GET", "/v1/items?tag=bite", None),
@@ -68,7 +68,7 @@ def tokens(own):
 @pytest.fixture
 def client(own, tokens):
     tokens.add("admin", write=True)
-    app = create_app(own, tokens=tokens, local=False)
+    app = create_app(own, tokens=tokens, local=False, runs=own.parent)
     with Plain(app, base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as made:
         yield made
 
@@ -124,7 +124,7 @@ def test_every_route_of_the_api_is_in_these_lists(client, tokens):
     # These need no more than `about`; ids, counts and scores alone are no words of an episode.
     known = {
         "/v1/namespaces", "/v1/about", "/healthz", "/v1/items/{item_id}/usages", "/v1/items/{item_id}/effects",
-        "/v1/items/{item_id}/usefulness", "/v1/summaries/{summary_id}/evidence",
+        "/v1/items/{item_id}/usefulness", "/v1/summaries/{summary_id}/evidence", "/v1/runs/{name}/events",
         "/v1/bank/pulls",
     }  # fmt: skip
     assert set(told) - {path.replace("{ref}", "{item_id}") for path in tried} - known == {"/v1/explain/{ref}"}

@@ -76,7 +76,7 @@ def tokens(shop, tmp_path):
 
 @pytest.fixture
 def client(shop, tokens):
-    app = create_app(shop, tokens=tokens, local=False)
+    app = create_app(shop, tokens=tokens, local=False, runs=shop.parent)
     with Plain(app, base_url="http://127.0.0.1:8420") as made:
         yield made
 

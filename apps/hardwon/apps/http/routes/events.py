@@ -1,21 +1,25 @@
-"""Server-sent events: the change log of a library.
+"""Server-sent events: the change log of a library, and the lines of a run.
 
 curl -N localhost:8420/v1/events                                  recorded episodes, changed items
+curl -N localhost:8420/v1/runs/train_coin/events                  the metrics of a training run
 """
 
 import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
+from hardwon.apps.http.state import runs as run_folder
 from hardwon.memory.upkeep.figures import list_changes, newest_change
 
 from .bodies import CheckedRoute
+from .models import RunEntry, Runs, to_response
 from .place import At, RequestContext
 
 POLL_S = 0.5
@@ -83,6 +87,35 @@ class Changes:
             )
             for change in changes
         ]
+
+
+@router.get("/runs", response_model=Runs)
+def runs(request: Request, at: At) -> Response:
+    """List training runs and experiments in the folder of runs, newest first."""
+    folder = _folder(request, at)
+    return to_response(Runs, Runs(runs=[RunEntry(**row) for row in run_folder.list_runs(folder)]))
+
+
+@router.get("/runs/{name:path}/events", response_class=StreamingResponse, responses=_STREAM)
+def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Response:
+    """Stream the lines of a run from the first: the metrics of an iteration, or an episode."""
+    kind, path = run_folder.find_run(_folder(request, at), name)
+    tail, count = run_folder.Tail(path), 0
+
+    def news() -> list[ServerEvent]:
+        nonlocal count
+        lines = tail.lines()
+        count += len(lines)
+        return [(str(number), kind, line) for number, line in enumerate(lines, count - len(lines) + 1)]
+
+    return _streamed(request, news, follow)
+
+
+def _folder(request: Request, at: RequestContext) -> Path:
+    """Return the folder of runs, for callers that may read the log of all namespaces."""
+    at.caller.must(None, "log")
+    folder: Path = request.app.state.runs
+    return folder
 
 
 def _streamed(request: Request, news: Callable[[], Sequence[ServerEvent]], follow: bool) -> StreamingResponse:

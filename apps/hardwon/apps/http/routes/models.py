@@ -492,6 +492,21 @@ class Lines(BaseModel):
     lines: int
 
 
+class RunEntry(BaseModel):
+    """A training run or an experiment in the folder of runs."""
+
+    name: str
+    kind: Literal["train", "run"]
+    lines: int
+    changed_at: str
+
+
+class Runs(BaseModel):
+    """Runs, newest first."""
+
+    runs: list[RunEntry]
+
+
 class Health(BaseModel):
     """The state of the server. It answers only if the library can be read."""
 
