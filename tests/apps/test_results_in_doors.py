@@ -123,7 +123,7 @@ def test_the_output_of_a_command_that_worked_is_no_failure():
 
 def test_the_proxy_reads_the_messages_of_its_clients():
     body = {"model": "m", "messages": [ASK, *(m for n, text in enumerate(TEXTS) for m in openai(n, text))]}
-    calls = iter_calls(ChatCompletions({}).read_request(body).messages)
+    calls = iter_calls(ChatCompletions().read_request(body).messages)
     assert dict(zip(TEXTS, (bool(call.error) for call in calls), strict=True)) == dict(CASES)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hardwon.apps import importers
 from hardwon.apps.coding_agents.install import install_hooks
 from hardwon.apps.shared.checkout import MANIFEST, read_manifest
-from hardwon.apps.shared.editing import read_fields
+from hardwon.apps.shared.editing import parse_fields
 from hardwon.apps.shared.item_files import read_file
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError
@@ -62,7 +62,7 @@ MESSAGE = '{"messages": [{"role": "user", "content": %s}]}'
 CALLS = '[{"id": "c", "function": %s}]'
 CALL = '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": ' + CALLS + "}]}"
 DOORS = {
-    "fields": (JSON, "%s", read_fields),
+    "fields": (JSON, "%s", lambda path: parse_fields(path.read_text(encoding="utf-8"), path.name)),
     "checkout": (JSON, '{"format": %s}', lambda path: read_manifest(path.parent)),
     "hooks": (JSON, '{"hooks": %s}', lambda path: install_hooks("claude-code", path, "hook")),
     "message": (JSON, MESSAGE, import_file),
