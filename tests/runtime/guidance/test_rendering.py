@@ -253,10 +253,13 @@ def test_a_warning_says_that_the_action_fails():
 @pytest.mark.parametrize(
     ("action", "general"),
     [
-        ("deploy --env prod api", "deploy --env prod {1}"),
+        ("deploy --env prod api", "deploy --env {1} {2}"),
         ("git push --force origin fix-7", "git push --force {1} {2}"),
         ('git commit -m "fix the bug" --amend', "git commit -m {1} --amend"),
-        ('Bash(command="deploy --env prod --dry-run api")', 'Bash(command="deploy --env prod --dry-run {command}")'),
+        (
+            'Bash(command="deploy --env prod --dry-run api")',
+            'Bash(command="deploy --env {command} --dry-run {command}")',
+        ),
         ('refund(order="A-17", to="gift_card")', "refund(order={order}, to={to})"),
     ],
 )

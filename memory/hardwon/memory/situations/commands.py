@@ -1,6 +1,7 @@
 """Frames of shell commands and SQL statements in the arguments of tools.
 
-`frame` keeps the program, its subcommand and its flags, and replaces the operands: `git push --force {} {}`. For SQL it
+`frame` keeps the program, its subcommand and its flags, and replaces the operands: `git push --force {} {}`. The value
+of an option is an operand, too: `deploy --env {}`. For SQL it
 keeps the statement and the table.
 """
 
@@ -8,6 +9,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from .phrases import words_of
 from .tuning import TUNING
@@ -169,7 +171,7 @@ def _frame_of(words: list[str]) -> tuple[str, list[str]]:
         rest = _subcommands(program, rest, kept)
     # sorted: models write the flags of one command in varying order
     flags = sorted({_flag(word) for word in rest if _is_flag(word)} - {""})
-    operands = [word for word in rest if not _is_flag(word)]
+    operands = [operand for word in rest if (operand := _read_operand(word))]
     if len(operands) > TUNING.max_operands:
         operands = [" ".join(operands)]
     return " ".join([*kept, *flags, *["{}"] * len(operands)]), operands
@@ -179,10 +181,12 @@ def _subcommands(program: str, rest: list[str], kept: list[str]) -> list[str]:
     """Append the subcommands in `rest` to `kept`, and return the remaining words."""
     left = list(rest)
     wanted = 1
-    for word in rest:
+    for before, word in pairwise(("", *rest)):
         if _is_flag(word):
             continue
-        if not wanted or not _SUBCOMMAND.fullmatch(word):
+        if not wanted or not (word in _LEADS or _SUBCOMMAND.fullmatch(word)):
+            break
+        if _is_flag(before) and program not in _PROGRAMS:  # the value of an option, as far as anyone can tell
             break
         kept.append(_safe(word))
         left.remove(word)
@@ -197,6 +201,13 @@ def _subcommands(program: str, rest: list[str], kept: list[str]) -> list[str]:
 def _is_flag(word: str) -> bool:
     """Return whether a word is a flag."""
     return word.startswith("-") and len(word) > 1
+
+
+def _read_operand(word: str) -> str:
+    """Return a word that is no flag, or the value after the `=` of a flag; "" if there is none."""
+    if not _is_flag(word):
+        return word
+    return word.partition("=")[2] if _flag(word) else ""
 
 
 def _flag(word: str) -> str:
