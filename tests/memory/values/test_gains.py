@@ -166,3 +166,18 @@ def test_what_an_action_is_worth_depends_on_the_task(tasks, actions):
             assert max(actions, key=lambda action: estimates[action].value) == right[task]
             assert estimates[right[task]].value > 0.8
             assert all(estimates[action].value < 0.2 for action in actions if action != right[task])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.001])
+def test_an_agent_that_always_succeeds_does_not_forget_why(scale):
+    """It gives the tonic for the rash alone, so all returns are equal, and the task seems not to matter any more."""
+    mixed = [("rash", scale), ("cough", 0.0)] * 12
+    values = treat(*mixed, *[("rash", scale)] * 200)
+    assert values.estimate(give("cough")).value < 0.2 * scale
+    assert values.estimate(give("rash")).value > 0.9 * scale
+
+
+def test_what_the_world_tells_later_still_counts():
+    """The tonic helps with a cough from now on, so the task does not matter any more."""
+    values = treat(*[("rash", 1.0), ("cough", 0.0)] * 12, *[("rash", 1.0), ("cough", 1.0)] * 100)
+    assert values.estimate(give("cough")).value > 0.9

@@ -15,7 +15,7 @@ from hardwon.memory.situations.keys import KEYS_VERSION
 from .tuning import TUNING
 
 _PRIOR = 2 * TUNING.prior_variance
-MADE = f"cells 15 {TUNING.memory} {TUNING.prior_variance} {TUNING.evidence_steps} keys {KEYS_VERSION}"
+MADE = f"cells 16 {TUNING.memory} {TUNING.prior_variance} {TUNING.evidence_steps} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 CONDITION = (3, 0.75, 0.4)
 """When a word that notes tell of a thing is a condition of an action: the least number of good steps with the word,

@@ -13,6 +13,9 @@ new ones count more than old ones. The prior with the largest mean gain is used,
 This is prequential validation (Dawid 1984): each step is predicted before it is read, from other episodes. A
 description that tells nothing, such as the number of a drawer, does not count, however often it occurs. One that
 decides counts after its first step, such as the task on which the worth of an action depends.
+
+A step does not count if its two predictions differ by much less than the mean gain. An agent that always succeeds would
+forget why otherwise: where all returns are equal, no description predicts better than another.
 """
 
 from collections.abc import Callable
@@ -76,20 +79,26 @@ class Gains:
             names = {prior: _name_cell(group, prior) for prior in PRIORS}
             cells = [(prior, self._find(name) or self._create(name)) for prior, name in names.items()]
             self._cells[group] = cells
-        episodes, error = cell.episodes, (value - expected) ** 2
+        episodes, error, apart = cell.episodes, (value - expected) ** 2, (cell.mean - expected) ** 2
         total = episodes * cell.mean
         most, chosen, predicted = 0.0, None, expected
         for prior, gains in cells:
             shrunk = (total + prior * expected) / (episodes + prior)
-            gain = error - (value - shrunk) ** 2
-            n = gains.n = gains.n + 1
-            n = (
-                n if n < TUNING.memory else TUNING.memory
-            )  # as in `Cell.add`, of which a gain needs only the mean and the variance
-            away = gain - gains.mean
-            mean = gains.mean = gains.mean + away / n
-            variance = gains.variance = gains.variance + (away * (gain - mean) - gains.variance) / n
-            if mean > most and n >= TUNING.min_predictions and mean > TUNING.refinement_doubts * sqrt(variance / n):
+            n = gains.n if gains.n < TUNING.memory else TUNING.memory
+            if apart >= TUNING.alike * gains.mean:
+                # as in `Cell.add`, of which a gain needs only the mean and the variance
+                gains.n += 1
+                n = min(gains.n, TUNING.memory)
+                gain = error - (value - shrunk) ** 2
+                away = gain - gains.mean
+                gains.mean += away / n
+                gains.variance += (away * (gain - gains.mean) - gains.variance) / n
+            mean = gains.mean
+            if (
+                mean > most
+                and n >= TUNING.min_predictions
+                and mean > TUNING.refinement_doubts * sqrt(gains.variance / n)
+            ):
                 most, chosen, predicted = mean, prior, shrunk
         self._priors[group] = chosen
         return predicted

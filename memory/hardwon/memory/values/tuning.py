@@ -62,6 +62,8 @@ class ValuesTuning:
     # gains
     refinement_doubts: float = 2.0  # standard errors that the mean gain of a refinement must exceed
     min_predictions: int = 6  # predictions without which a refinement does not count
+    alike: float = 0.1
+    """Share of the mean gain below which the squared difference of two predictions tells nothing of which is better."""
 
     # lookahead
     imagined_after: int = 20
