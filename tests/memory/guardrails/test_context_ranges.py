@@ -1,12 +1,15 @@
 """Guardrails whose structural words changed: what was learned early is still refused, and nothing else is."""
 
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import Guard
 from hardwon.memory.guardrails.context_ranges import ContextRange
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
-from hardwon.memory.situations.keys import Attempt, Situation
+from hardwon.memory.situations.keys import EVERY_WORD, Attempt, Situation
+from hardwon.memory.situations.tuning import TUNING as SITUATIONS
 from hardwon.memory.storage.counted import STRUCTURAL_AFTER
 
 ROOMS = ("kitchen", "cellar", "attic", "garden", "bathroom", "study", "garage")
@@ -131,6 +134,71 @@ def test_one_context_is_equality():
     context_range = ContextRange.of([Attempt(situation.whole, "put cup in sink").argument_context])
     assert context_range.context(words) == situation.context("put cup in sink")
     assert context_range.context(frozenset({"full"})) == "1: ; 2: full; hands empty"
+
+
+WORDS = [f"word{n}" for n in range(SITUATIONS.max_refined + 2)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "structural", "observation", "shows"),
+    [
+        (("cold dark hall", "cold hall"), {"cold", "dark"}, "cold attic", True),
+        (("cold dark hall", "cold hall"), {"cold", "dark"}, "dark cold", True),
+        (("cold dark hall", "warm hall"), {"cold", "dark", "warm"}, "warm dark", False),
+        (("cold dark hall", "cold hall"), {"cold", "dark"}, "dark attic", False),
+        (("cold dark hall", "cold hall"), {"cold", "dark", "warm"}, "cold warm", False),
+        (("cold dark hall", "cold hall"), set(), "warm attic", True),
+        ((" ".join(WORDS),), set(WORDS), " ".join(reversed(WORDS)), True),
+        ((" ".join(WORDS),), set(WORDS), " ".join(WORDS[1:]), True),
+        ((" ".join(WORDS),), set(WORDS[:2]), WORDS[0], False),
+    ],
+)
+def test_the_whole_text_of_lost_tasks(texts, structural, observation, shows):
+    """One of them showed the same, in words that are structural now. Unlike near an argument, nothing lies between."""
+    words = frozenset(structural)
+    steps = [Attempt(Situation(State(text), EVERY_WORD), "wave") for text in texts]
+    context_range = ContextRange.of([step.argument_context for step in steps], (), [step.sight for step in steps])
+    here = Attempt(Situation(State(observation), words), "wave")
+    assert context_range.shows(here.sight, words) is shows
+    if len(texts) == 1:  # one text is equality
+        same = Situation(State(texts[0]), words)
+        assert context_range.context(words) == Attempt(same, "wave").full_context
+
+
+def lose(library, text, action, times):
+    """Lose the task so often by an action where the text says this."""
+    here = State(text, task="answer the guest")
+    for _ in range(times):
+        judged = Diagnosis(False, Failure.TASK_LOST)
+        step = Step(here, action, here, judged, 0.0, 0, library.episodes.keys(here, action))
+        library.record(Trajectory(here.task, (step,), success=False))
+        library.evolve()
+    return here
+
+
+@pytest.mark.parametrize("action", ["refund", "offer voucher", "greet guest"])
+def test_what_lost_the_task_is_forbidden_where_the_text_says_the_same(library, action):
+    """Also if it lost wherever it was tried: what the text says next may be what it needs."""
+    here = State("The guest waits.", task="answer the guest")
+    for number in range(STRUCTURAL_AFTER):
+        for text in ("The guest waits.", "The order is known: the parcel is lost.", "The guest waits outside."):
+            step = Step(State(text, task=here.task), "look", here, Diagnosis(True), 0.0, 0, ())
+            library.record(Trajectory(here.task, (step,), success=False, seed=number))
+    assert not library.check(lose(library, "The guest waits.", action, 6), action).allowed
+    assert library.check(replace(here, observation="The order is known: the parcel is lost."), action).allowed
+    assert not library.check(replace(here, observation="The guest, he waits."), action).allowed
+
+
+def test_what_lost_the_task_before_any_word_was_structural_is_forbidden_there_alone(library):
+    """What the texts of that time have in common is found in the recorded steps."""
+    here = lose(library, "The guest waits.", "refund", 6)
+    known = replace(here, observation="The order is known: the parcel is lost.")
+    for number in range(2 * STRUCTURAL_AFTER):
+        for text in (here.observation, known.observation):
+            step = Step(State(text, task=here.task), "look", here, Diagnosis(True), 0.0, 0, ())
+            library.record(Trajectory(here.task, (step,), success=False, seed=number))
+    assert not library.check(here, "refund").allowed
+    assert library.check(known, "refund").allowed
 
 
 def test_a_condition_without_steps_means_what_it_says():

@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.learning.tuning import TUNING
-from hardwon.memory.situations.evidence import evidence_of, facts_of
+from hardwon.memory.situations.evidence import evidence_of, facts_of, split_facts
 
 CLEAR, WALL = ("carrying nothing", "front clear"), ("carrying nothing", "front wall")
 NONE, REJECTED, UNMET, FAILED = "none", "invalid_action", "precondition", "tool_error"
@@ -118,3 +118,8 @@ def test_facts_are_read_from_the_keys_of_a_step(library):
         assert facts_of(library.episodes.keys(here, action), action) == ("carrying nothing", "front wall")
     assert facts_of(library.episodes.keys(replace(here, facts={}), "open door"), "open door") == ()
     assert facts_of(("*", "open door"), "open door") == ()
+
+
+@pytest.mark.parametrize(("context", "facts"), [("1: -; 0: cold; front wall", ("front wall",)), ("1: -; 0: ", ())])
+def test_what_the_text_shows_is_no_fact(context, facts):
+    assert split_facts(context, "open door") == facts

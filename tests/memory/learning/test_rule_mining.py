@@ -60,8 +60,26 @@ def test_many_steps_of_few_episodes_justify_no_guardrail():
 
 def test_losing_the_task_needs_less_evidence():
     """Where the failures lost the task a wide pattern is forbidden as soon as a narrow one."""
-    values = table("! eat {1} @ around 1: raw", bad=TUNING.guardrail_episodes, lost=True)
+    values = table("! eat {1} @ around 1: raw; 0: cold", bad=TUNING.guardrail_episodes, lost=True)
     assert [item.kind for item in found(values)] == ["guardrail"]
+
+
+def test_a_call_that_lost_the_task_is_forbidden_whatever_was_said_before():
+    """The text before a call is what was said last, which hardly recurs."""
+    values = table("! send(to=mia) @ around 1: -", bad=TUNING.guardrail_episodes, lost=True, arguments=1)
+    assert [item.kind for item in found(values)] == ["guardrail"]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("pattern", ["eat meal", "eat"])
+def test_what_the_text_shows_as_a_whole_counts_where_the_task_was_lost(lost, pattern):
+    """An error says what it needs. After a lost task, anything in the text may be the reason."""
+    n = TUNING.wide_episodes
+    around = "1: raw; 0: cold" if " " in pattern else "0: cold"
+    full = table(f"! {pattern} @ around {around}", bad=n, lost=lost)
+    near = table(f"! {pattern} @ around {around.removesuffix('0: cold').removesuffix('; ')}", bad=n, lost=lost)
+    assert [item.kind for item in found(full)] == ["guardrail"] * lost
+    assert [item.kind for item in found(near)] == ["guardrail"] * (not lost)
 
 
 def test_what_one_argument_did_forbids_no_other():
@@ -121,22 +139,22 @@ def test_a_title_shows_the_command_that_was_run():
     """The key has lost the order of the flags."""
     values = ValueTable()
     for number in range(TUNING.guardrail_episodes):
-        action = "deploy --env prod"
-        values.add(["! deploy prod --env @ around -"], 0.0, number, action=action, bad=True, episode=number)
+        action = "git push origin --force"
+        values.add(["! git push --force origin @ around "], 0.0, number, action=action, bad=True, episode=number)
     (item,) = found(values)
-    assert item.title.startswith("Do not `deploy --env prod`")
+    assert item.title.startswith("Do not `git push origin --force`")
 
 
 @pytest.mark.parametrize(
     ("examples", "shown"),
     [
-        (["deploy --env prod"], "deploy --env prod"),
-        ([], "deploy prod --env"),
+        (["git push origin --force"], "git push origin --force"),
+        ([], "git push --force origin"),
     ],
 )
 def test_a_strategy_shows_the_command_that_was_run(examples, shown):
     """The key has lost the order of the flags."""
-    values, pattern = ValueTable(), "deploy prod --env"
+    values, pattern = ValueTable(), "git push --force origin"
     for key, value, n in ((pattern, 0.0, 100), (f"{pattern} | tried 0 to unknown | 1:T |", 1.0, 9)):
         for number in range(n):
             values.add([key], value, number, episode=number)

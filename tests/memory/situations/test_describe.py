@@ -55,6 +55,8 @@ def test_every_form_of_key_is_told(key, words):
         ({"around": "1: closed"}, "near {1}: closed"),
         ({"around": "1: "}, "wherever it is"),
         ({"around": ""}, "in any situation"),
+        ({"around": "1: -; 0: cold [T]"}, "{1} is not shown; the text says cold, a word of the task"),
+        ({"around": "1: closed; 0: "}, "near {1}: closed"),
         ({"told": "1 grill"}, "told of {1}: grill"),
         ({"mark": "1 unnamed"}, "{1} is not in the notes"),
         ({"text": "is locked"}, 'the text says "is locked"'),

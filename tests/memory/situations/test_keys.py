@@ -10,11 +10,13 @@ from hardwon.memory.situations.familiarity import location
 from hardwon.memory.situations.keys import (
     ANY_SAID,
     CONTEXT_KEY,
+    SIGHT,
     TOLD,
     Attempt,
     Situation,
     content_words,
     guard_keys,
+    has_sight,
     parse_action,
     pattern_of,
     words,
@@ -163,6 +165,42 @@ def test_words_of_the_task_become_one_mark():
 def test_what_is_not_shown_has_no_context():
     """An argument the text does not name is marked so."""
     assert Situation(KITCHEN, STRUCTURAL).context("open fridge") == "1: -; front stove"
+
+
+LOBBY = State("The lobby is quiet. Kim asks for a refund.", {"mood": "calm"}, task="serve the guests")
+QUIET = frozenset({"quiet", "refund", "lobby"})
+
+
+def test_what_the_text_shows_belongs_to_the_context_of_an_action_that_it_does_not_name():
+    """Nothing else tells one situation of `wave` from another, so its last key has the words of the text."""
+    keys = Situation(LOBBY, QUIET).keys("ring bell")
+    assert keys[CONTEXT_KEY].endswith("1: -; 0: lobby quiet refund; mood calm | nothing told")
+    assert Situation(LOBBY, QUIET).keys("wave")[CONTEXT_KEY].endswith("0: lobby quiet refund; mood calm | nothing told")
+    named = Situation(LOBBY, QUIET).keys("call kim")[CONTEXT_KEY]
+    assert SIGHT not in named
+
+
+@pytest.mark.parametrize("action", ["refund_order(order=7)", "click[buy]"])
+def test_what_was_said_before_a_call_is_no_situation(action):
+    """Its arguments tell one call from another."""
+    assert SIGHT not in Situation(LOBBY, QUIET).keys(action)[CONTEXT_KEY]
+
+
+def test_a_text_of_many_words_shows_nothing_as_a_whole():
+    """Such a text hardly recurs. One word less, and all of them count, in whatever order they stand."""
+    words = [f"word{n}" for n in range(TUNING.max_refined + 1)]
+    situations = [Situation(State(" ".join(text)), frozenset(words)) for text in (words, words[1:], words[:0:-1])]
+    many, most, turned = (situation.read_full_context(parse_action("wave")) for situation in situations)
+    assert many == SIGHT
+    assert most == turned == SIGHT + " ".join(sorted(words[1:]))
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [("0: cold", True), ("1: -; 0: cold; mood calm", True), ("0: ", True), ("1: -", False), ("10: cold", False)],
+)
+def test_a_context_has_what_the_text_shows_or_not(context, expected):
+    assert has_sight(context) is expected
 
 
 def test_without_structural_words_only_the_task_counts():

@@ -65,6 +65,8 @@ def test_words_that_every_situation_shows_are_left_out(around, title):
     [
         ({"around": "1: raw; front wall"}, 'the text around X says "raw" and the situation says "front wall"'),
         ({"around": "1: -"}, "X is not in sight"),
+        ({"around": "1: raw; 0: cold dark"}, 'the text around X says "raw" and the text says "cold" and "dark"'),
+        ({"around": "1: raw; 0: "}, 'the text around X says "raw"'),
         ({"around": "1: ; 2: "}, "no common word is near X and Y"),
         ({"told": "1 grill"}, 'your notes about X say "grill"'),
         ({"mark": "2 unnamed"}, "your notes do not mention Y"),

@@ -3,7 +3,8 @@
 A condition is a tree of plain values, so it is stored, read and checked without a model:
 
     {"around": "1: closed"}            `Situation.context` of the action has this value: the words around each
-                                       argument; for rule-made items, `context_ranges` interprets it by the evidence
+                                       argument, and under 0 those of the whole text, if they
+                                       belong to it; for rule-made items, `context_ranges` interprets it by the evidence
     {"told": "1 grill"}                the notes mention this word next to the first argument
     {"again": "failed"}                this exact call failed earlier in this run, and no call has succeeded since
     {"mark": "1 unnamed"}              how the notes mention an argument: told, other, unnamed
@@ -27,7 +28,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Item, State, Verdict
 from hardwon.memory.situations.actions import ParsedAction, is_of, is_parsed_of, parse_action
-from hardwon.memory.situations.keys import GUARD_MARK, Attempt, Situation
+from hardwon.memory.situations.keys import GUARD_MARK, Attempt, Situation, has_sight
 from hardwon.memory.situations.phrases import HOLE
 
 from .context_ranges import ContextRanges
@@ -74,7 +75,7 @@ def holds(condition: Mapping[str, Any], attempt: Attempt) -> bool:
         case "not":
             return not holds(operand, attempt)
         case "around":
-            return bool(attempt.context == operand)
+            return operand in (attempt.context, attempt.full_context)
         case "told":
             # all words: one that was structural when the guardrail was created need not be structural now
             return operand in attempt.all_note_words
@@ -185,11 +186,15 @@ def _iter_places(attempt: Attempt, operators: Collection[str]) -> Iterator[tuple
     # compute only what this verb's guardrails need: contexts are the expensive part
     if "around" in operators:
         yield "around", attempt.context
+    if "full" in operators:
+        yield "full", attempt.full_context
     if "near" in operators:
         # context ranges whose contexts share no word
         yield "near", ""
         for number, words in enumerate(attempt.argument_context.words, 1):
             yield from (("near", f"{number} {word}") for word in words)
+    if "sight" in operators:
+        yield "sight", ""
     if "told" in operators:
         yield from (("told", word) for word in attempt.all_note_words)
     if "mark" in operators:
@@ -252,7 +257,7 @@ class Guard:
         changed, self._structural = structural ^ self._structural, structural
         for _, item in list(self._places.values()):
             context_range = self._context_ranges.find_range(item)
-            if context_range is not None and any(not changed.isdisjoint(words) for words in context_range.seen):
+            if context_range is not None and not changed.isdisjoint(context_range.list_words()):
                 self._drop(item.id)
                 self._file(item)
 
@@ -292,12 +297,14 @@ class Guard:
         if operator not in _FILED:
             return "", ""
         context_range = self._context_ranges.find_range(item) if operator == "around" else None
-        if context_range is None:
-            return operator, operand
-        if (context := context_range.context(self._structural)) is not None:
-            return "around", context
-        needed = enumerate(context_range.needed(self._structural), 1)
+        context: str | None = operand if context_range is None else context_range.context(self._structural)
+        if context is not None:
+            return "full" if operator == "around" and has_sight(context) else operator, context
+        assert context_range is not None
         # A single shared word suffices for the lookup: `_forbids` checks the whole context range afterwards.
+        if context_range.sights:
+            return "sight", ""
+        needed = enumerate(context_range.needed(self._structural), 1)
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 
     def forbidding(self, attempt: Attempt) -> list[Item]:

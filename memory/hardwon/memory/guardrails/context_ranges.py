@@ -4,18 +4,18 @@ The condition `around` is text in terms of the structural words at the time it w
 changes as the library grows, so a comparison of text alone would miss matches or report wrong ones. This module
 interprets the condition by the states of the guardrail's evidence, under any set of structural words. An argument must
 be surrounded by all structural words that surround it in every step of the evidence, and by no structural word that
-surrounds it in none. While the structural words do not change, all these steps have one context and the test is
-equality.
+surrounds it in none. If what the text shows as a whole belongs to the condition, a step must have shown the same. While
+the structural words do not change, all these steps have one context and the test is equality.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from typing import NamedTuple
 
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import Item
 from hardwon.memory.situations.actions import is_parsed_of, parse_action
-from hardwon.memory.situations.keys import EVERY_WORD, Attempt, Context, Situation
+from hardwon.memory.situations.keys import EVERY_WORD, SIGHT, Attempt, Context, Situation, has_sight, limit_sight
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_states
 
@@ -39,35 +39,53 @@ class ContextRange(NamedTuple):
     """For each argument, the words around it in every step."""
     seen: WordSets
     """For each argument, the words around it in at least one step."""
+    sights: tuple[frozenset[str], ...]
+    """The words of the whole text in each step; empty if they do not belong to the condition."""
     rests: frozenset[str]
     """The parts of the contexts that come from facts alone."""
     only: PhraseWords = ()
     """The words of the action if all steps took the same one; empty if they took several."""
 
     @classmethod
-    def of(cls, contexts: Sequence[Context], phrases: Collection[PhraseWords] = ()) -> "ContextRange":
-        """Return the context range of several contexts."""
+    def of(
+        cls,
+        contexts: Sequence[Context],
+        phrases: Collection[PhraseWords] = (),
+        sights: Sequence[frozenset[str]] = (),
+    ) -> "ContextRange":
+        """Return the context range of several contexts, and of the words of whole texts if they belong to it."""
         different = set(phrases)
         columns = list(zip(*(context.words for context in contexts), strict=True))
         return cls(
             tuple(frozenset.intersection(*column) for column in columns),
             tuple(frozenset.union(*column) for column in columns),
+            tuple(sights),
             frozenset(context.rest for context in contexts),
             different.pop() if len(different) == 1 else (),
         )
+
+    def list_words(self) -> frozenset[str]:
+        """Return all words of the steps that the range depends on."""
+        return frozenset().union(*self.seen, *self.sights)
 
     def needed(self, structural: frozenset[str]) -> WordSets:
         """Return, by argument, the words that a context must have under these structural words."""
         return tuple(words & (structural | _MARKS) for words in self.shared)
 
+    def reduce_sights(self, structural: frozenset[str]) -> list[AbstractSet[str]]:
+        """Return what the text of each step shows as a whole under these structural words."""
+        return [limit_sight(sight & (structural | _MARKS)) for sight in self.sights]
+
     def context(self, structural: frozenset[str]) -> str | None:
         """Return the only context in the context range under these structural words, or None if there are several."""
-        needed = self.needed(structural)
-        if len(self.rests) > 1 or any(
-            seen & (structural | _MARKS) != must for seen, must in zip(self.seen, needed, strict=True)
-        ):
+        kept = structural | _MARKS
+        needed, sights = self.needed(structural), self.reduce_sights(structural)
+        if len(self.rests) > 1 or any(sight != sights[0] for sight in sights):
+            return None
+        if any(seen & kept != must for seen, must in zip(self.seen, needed, strict=True)):
             return None
         parts = [f"{number}: {' '.join(sorted(words))}" for number, words in enumerate(needed, 1)]
+        parts += [f"{SIGHT}{' '.join(sorted(sight))}" for sight in sights[:1]]
         return "; ".join([*parts, *filter(None, self.rests)])
 
     def has(self, context: Context, structural: frozenset[str]) -> bool:
@@ -80,6 +98,10 @@ class ContextRange(NamedTuple):
                 for must, words, seen in zip(self.needed(structural), context.words, self.seen, strict=True)
             )
         )
+
+    def shows(self, sight: frozenset[str], structural: frozenset[str]) -> bool:
+        """Return whether a step showed the same as a whole under these structural words, if that matters."""
+        return not self.sights or sight in self.reduce_sights(structural)
 
 
 class ContextRanges:
@@ -127,7 +149,9 @@ class ContextRanges:
             own = [attempt for attempt in steps if is_parsed_of(pattern, attempt.parsed)]
             if own:
                 context_range = ContextRange.of(
-                    [attempt.argument_context for attempt in own], [attempt.phrase for attempt in own]
+                    [attempt.argument_context for attempt in own],
+                    [attempt.phrase for attempt in own],
+                    [attempt.sight for attempt in own] if has_sight((item.condition or {})["around"]) else (),
                 )
                 self._ranges[item.id] = (item.provenance, context_range)
 
@@ -139,8 +163,10 @@ class ContextRanges:
         context_range = self.find_range(item) if is_of_steps(item) else None
         if context_range is None:
             return None
-        return context_range.only in ((), attempt.phrase) and context_range.has(
-            attempt.argument_context, self.structural
+        return (
+            context_range.only in ((), attempt.phrase)
+            and context_range.has(attempt.argument_context, self.structural)
+            and context_range.shows(attempt.sight, self.structural)
         )
 
 

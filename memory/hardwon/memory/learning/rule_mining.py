@@ -19,10 +19,10 @@ from hardwon.memory.guardrails.thinning import is_made_by_rules
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
-from hardwon.memory.situations.actions import is_of, pattern_of, single_arguments
+from hardwon.memory.situations.actions import is_of, parse_action, pattern_of, single_arguments
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
-from hardwon.memory.situations.keys import GUARD_MARK, TOLD
+from hardwon.memory.situations.keys import GUARD_MARK, TOLD, has_sight
 from hardwon.memory.situations.titles import fill_holes, guardrail_title, name_pattern, strategy_title, warning_title
 from hardwon.memory.values.cells import Cell
 from hardwon.memory.values.value_table import ValueTable
@@ -65,7 +65,13 @@ class RuleMiner:
         read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
     ) -> Iterator[tuple[str, Item]]:
         """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first."""
-        cells = {key: cell for key in values.touched if (cell := values.cell(key)) is not None}
+        cells = {
+            key: cell
+            for key in values.touched
+            if (cell := values.cell(key)) is not None
+            # most cells of guardrails have too few failures for anything
+            and (cell.failed >= TUNING.losing_episodes or not key.startswith(GUARD_MARK))
+        }
         for key in sorted(cells, key=lambda key: (not key.startswith(GUARD_MARK), -cells[key].n, key)):
             cell = cells[key]
             kind: Kind | None = _judge_failures(key, cell, values) if key.startswith(GUARD_MARK) else "strategy"
@@ -150,7 +156,7 @@ class RuleMiner:
 def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
     """Return whether the failures in a cell justify a guardrail or a warning, or neither."""
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
-    operator = condition.partition(" ")[0]
+    operator, _, operand = condition.partition(" ")
     # An empty action, or an action that itself contains " @ ", does not split into a pattern and a condition.
     if not pattern or key == ANY_AGAIN or operator not in ("", "around", "told", "mark", "again"):
         return None
@@ -163,6 +169,9 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
     if wide and operator == "around" and _is_of_one_value(pattern, cell, values):
         return None
     losing = cell.lost >= TUNING.lost_share * cell.failed
+    # An error says what it needs. After a lost task, anything that the text shows may be the reason.
+    if operator == "around" and has_sight(operand) is not (losing and not parse_action(pattern).parts):
+        return None
     needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
     weight = TUNING.losing_weight if losing else TUNING.counterexample_weight

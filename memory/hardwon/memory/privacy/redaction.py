@@ -455,7 +455,7 @@ def redact_all(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the texts without secrets, or the same object if there are none."""
     if _clean.issuperset(texts):  # most steps have keys and actions that earlier ones had
         return texts
-    redacted = tuple(map(redact, texts))
+    redacted = tuple([text if text in _clean else redact(text) for text in texts])
     if not all(map(is_, redacted, texts)):
         return redacted
     if len(_clean) >= 8 * TUNING.remembered_texts:

@@ -146,6 +146,8 @@ def _describe_around(part: str, names: Sequence[str]) -> list[str]:
         match = _NUMBERED.fullmatch(clause)
         if match is None:
             phrases += [clause] if clause else []
+        elif match[1] == "0":
+            phrases += _describe_sight(match[2], names) if match[2] else []
         elif match[2] == "-":
             phrases.append(f"{_name(match[1], names)} is not shown")
         elif match[2]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hardwon.memory.records import Failure
 
 from .actions import parse_action, pattern_of, single_arguments
-from .keys import GUARD_MARK
+from .keys import GUARD_MARK, SIGHT
 
 _AROUND = " @ around "
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
@@ -117,7 +117,7 @@ def split_facts(context: str, action: str) -> tuple[str, ...]:
     """Return the facts in the context of an action or a pattern, which follow the words around its arguments."""
     # the added "; " makes the split yield a rest also for a context without facts
     rest = f"{context}; ".split("; ", len(parse_action(action).slots))[-1]
-    return tuple(filter(None, rest.split("; ")))
+    return tuple(part for part in rest.split("; ") if part and not part.startswith(SIGHT))
 
 
 def fact_key(pattern: str, fact: str) -> str:

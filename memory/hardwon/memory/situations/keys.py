@@ -42,7 +42,7 @@ _PLACES = 1 << 32
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
 _MAY_BE_ID = re.compile(r"\d{3}")
-KEYS_VERSION = 10
+KEYS_VERSION = 11
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
@@ -52,6 +52,8 @@ TOLD = " | ?"
 """End of the key of all steps with an action that notes are about; each of their words has a key of its own."""
 NOTHING_TOLD = "nothing told"
 """End of the keys of an action in a state without notes."""
+SIGHT = "0: "
+"""Beginning of the part of a context with what the text shows as a whole."""
 GUARD_MARK = "! "
 """Prefix of the keys under which failures are counted for guardrails."""
 
@@ -144,7 +146,7 @@ class Situation:
         self._flags: dict[str, list[str]] = {}
         """By argument: see `flags`, without the notes."""
         self._sight: str | None = None
-        """See `_select_sight`; None until it is needed."""
+        """See `read_sight`; None until it is needed."""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         """By action and counts: see `keys`. The action that is taken was estimated before."""
         self._lists = {
@@ -192,10 +194,11 @@ class Situation:
     def _compute_keys(self, action: str, counts: str) -> tuple[str, ...]:
         parsed = parse_action(action)
         around, notes = self.read_context(parsed.slots), self.read_notes(parsed.slots)
+        context = self.read_full_context(parsed) if self._tells_little(parsed) else around
         is_named = self.says(action)
         flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
         facts = f"{counts} | {flags} | {self.listed}"
-        special = f"{facts} | {around} | {notes}"
+        special = f"{facts} | {context} | {notes}"
         form, half, whole = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
@@ -220,15 +223,15 @@ class Situation:
 
     def _refine(self, named: str, context: str) -> list[str]:
         """Return the keys of an action with the task alone, and with what the text shows near it or as a whole."""
-        goal, sight = _select_goal(self.state.task), self._select_sight()
+        goal, sight = _select_goal(self.state.task), self.read_sight()
         keys = [f"=goal {named} | {goal}", f"=near {named} | {goal} | {context}"] if goal else []
         return [*keys, f"=sight {named} | {sight}", f"=both {named} | {goal} | {sight}"] if sight else keys
 
-    def _select_sight(self) -> str:
+    def read_sight(self) -> str:
         """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""
         if self._sight is None:
             kept = self._select_words(self._observation.vocabulary)
-            self._sight = " ".join(sorted(kept)) if len(kept) <= TUNING.max_refined else ""
+            self._sight = " ".join(sorted(kept if self._structural is EVERY_WORD else limit_sight(kept)))
         return self._sight
 
     def flags(self, parsed: ParsedAction) -> str:
@@ -291,6 +294,20 @@ class Situation:
             scalars = self._read_scalars()
             context = self._contexts[slots] = "; ".join([*texts, scalars] if scalars else texts)
         return context
+
+    def read_full_context(self, parsed: ParsedAction) -> str:
+        """Return the context of an action with what the text shows as a whole, which is empty if it shows much."""
+        context = self.read_context(parsed.slots)
+        parts = context.split("; ", len(parsed.slots)) if context else []
+        parts.insert(len(parsed.slots), f"{SIGHT}{self.read_sight()}")
+        return "; ".join(parts)
+
+    def _tells_little(self, parsed: ParsedAction) -> bool:
+        """Return whether the text names no argument of an action, so that nothing near them tells situations apart.
+
+        A call of a tool names what need not be in sight, and what was said last before it hardly recurs.
+        """
+        return not parsed.parts and not any(self._observation.find(slot).starts for slot in parsed.slots)
 
     def read_notes(self, slots: Words) -> str:
         """Return the words around each argument in the notes."""
@@ -386,6 +403,16 @@ class Attempt:
         return self.situation.read_context(self.parsed.slots)
 
     @cached_property
+    def full_context(self) -> str:
+        """Return the context with what the text shows as a whole."""
+        return self.situation.read_full_context(self.parsed)
+
+    @property
+    def sight(self) -> frozenset[str]:
+        """Return the words that count as what the text shows as a whole."""
+        return frozenset(self.situation.read_sight().split())
+
+    @cached_property
     def phrase(self) -> Words:
         """Return the words of the action without articles."""
         return _phrase_of(self.action)
@@ -418,19 +445,31 @@ def _select_goal(task: str) -> str:
     return " ".join(goal) if len(goal) <= TUNING.max_refined else ""
 
 
+def has_sight(context: str) -> bool:
+    """Return whether what the text shows as a whole belongs to a context."""
+    return f"; {SIGHT}" in f"; {context}"
+
+
+def limit_sight(words: AbstractSet[str]) -> AbstractSet[str]:
+    """Return the words of a text that count as what it shows: none of them if they are many."""
+    return words if len(words) <= TUNING.max_refined else frozenset()
+
+
 def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     """Return the keys under which failures of an action in a situation are counted.
 
     The patterns go from wide (`cook {1} in {2}`) over half (`cook {1} in stove`) to narrow (`cook carrot in stove`).
-    Each is combined with one condition: the words around the arguments, one word about an argument in the notes, or
-    the flag of an argument for the notes.
+    Each is combined with one condition: the words around the arguments, alone and with what the text shows as a whole,
+    one word about an argument in the notes, or the flag of an argument for the notes.
     """
     parsed = parse_action(action)
     wide, half, narrow = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
-    around = f"around {situation.read_context(parsed.slots)}"
+    contexts = [situation.read_context(parsed.slots)]
+    contexts += [] if parsed.parts else [situation.read_full_context(parsed)]  # the text before a call hardly recurs
     notes = [f"told {word}" for word in situation.read_note_words(parsed.slots)]
     notes += [f"mark {mark}" for mark in situation.mark(parsed)]
-    pairs = [(wide, around), (narrow, around), *((pattern, note) for note in notes for pattern in (wide, half))]
+    pairs = [(pattern, f"around {context}") for context in contexts for pattern in (wide, narrow)]
+    pairs += [(pattern, note) for note in notes for pattern in (wide, half)]
     return tuple(dict.fromkeys([f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in pairs]))
 
 

@@ -284,6 +284,8 @@ def _read_around(part: str, names: Sequence[str] = ()) -> list[str]:
         match = _NUMBERED.fullmatch(clause)
         if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
+        elif match[1] == "0":
+            clauses += [f"the text says {_words(match[2])}"] if match[2] else []
         elif match[2] == "-":
             clauses.append(f"{_name(match[1], names)}{_NOT_IN_SIGHT}")
         elif match[2]:
