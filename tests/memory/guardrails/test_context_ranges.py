@@ -190,15 +190,26 @@ def test_what_lost_the_task_is_forbidden_where_the_text_says_the_same(library, a
 
 
 def test_what_lost_the_task_before_any_word_was_structural_is_forbidden_there_alone(library):
-    """What the texts of that time have in common is found in the recorded steps."""
-    here = lose(library, "The guest waits.", "refund", 6)
-    known = replace(here, observation="The order is known: the parcel is lost.")
+    """What the texts of that time say is found in the recorded steps. Nothing follows for what lies between them."""
+    lost = ["The guest waits.", "The guest leaves.", "The guest is angry."]
+    for text in lost:
+        lose(library, text, "refund", 2)
+    others = ["The order is known: the parcel is lost.", "The guest waits, leaves.", "The guest."]
     for number in range(2 * STRUCTURAL_AFTER):
-        for text in (here.observation, known.observation):
-            step = Step(State(text, task=here.task), "look", here, Diagnosis(True), 0.0, 0, ())
+        for text in lost + others:
+            here = State(text, task="answer the guest")
+            step = Step(here, "look", here, Diagnosis(True), 0.0, 0, ())
             library.record(Trajectory(here.task, (step,), success=False, seed=number))
-    assert not library.check(here, "refund").allowed
-    assert library.check(known, "refund").allowed
+    assert [library.check(State(text, task="answer the guest"), "refund").allowed for text in lost] == [False] * 3
+    assert all(library.check(State(text, task="answer the guest"), "refund").allowed for text in others)
+
+
+@pytest.mark.parametrize(("text", "allowed"), [("A cold hall.", False), ("A warm hall.", True)])
+def test_a_condition_with_a_text_means_what_it_says(text, allowed):
+    """Also without steps, as in an export."""
+    item = Item("guardrail", "no", condition={"around": "0: cold"}, forbids="wave", confidence=0.9, id="gu")
+    here = Situation(State(text), frozenset({"cold", "warm"}))
+    assert Guard([item]).check(Attempt(here, "wave")).allowed is allowed
 
 
 def test_a_condition_without_steps_means_what_it_says():

@@ -39,6 +39,12 @@ STRUCTURAL = frozenset({"raw", "hot", "cook", "slice", "see"})
     [
         ("look around", "look", "look {1}", ("around",)),
         ("open red door", "open", "open {1}", ("red door",)),
+        ("list --region eu-west", "list", "list --region {1}", ("eu-west",)),
+        ("list --region=us-east", "list", "list --region {1}", ("us-east",)),
+        ("deploy api --env=prod", "deploy", "deploy api --env {1}", ("prod",)),
+        ("make --jobs=4 test", "make", "make test", ()),
+        ("git --no-pager log", "git", "git log --no-pager", ()),
+        ("aws ec2 describe --region=us-east", "aws", "aws ec2 describe --region {1}", ("us-east",)),
         ("put dirty dress in laundry basket", "put", "put {1} in {2}", ("dirty dress", "laundry basket")),
         ("Take Key From Box", "take", "take {1} from {2}", ("key", "box")),
         ("go to kitchen", "go", "go to {1}", ("kitchen",)),

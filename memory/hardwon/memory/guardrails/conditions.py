@@ -193,8 +193,6 @@ def _iter_places(attempt: Attempt, operators: Collection[str]) -> Iterator[tuple
         yield "near", ""
         for number, words in enumerate(attempt.argument_context.words, 1):
             yield from (("near", f"{number} {word}") for word in words)
-    if "sight" in operators:
-        yield "sight", ""
     if "told" in operators:
         yield from (("told", word) for word in attempt.all_note_words)
     if "mark" in operators:
@@ -302,8 +300,6 @@ class Guard:
             return "full" if operator == "around" and has_sight(context) else operator, context
         assert context_range is not None
         # A single shared word suffices for the lookup: `_forbids` checks the whole context range afterwards.
-        if context_range.sights:
-            return "sight", ""
         needed = enumerate(context_range.needed(self._structural), 1)
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 
