@@ -106,10 +106,8 @@ def _prepare_start(base: str, seed: int, folder: Path) -> dict[str, Any]:
     from hardwon.trainers import train
 
     is_tiny = base == "tiny"
-    model: dict[str, Any] = (
-        {"base": "tiny", "tiny": TINY | {"seed": seed}} if is_tiny else {"base": base, "adapter": 16}
-    )
-    learning = IMITATION["learning"] | {"seed": seed} | ({} if is_tiny else {"lr": 2e-4})
+    model: dict[str, Any] = {"base": "tiny", "tiny": TINY} if is_tiny else {"base": base, "adapter": 16}
+    learning = IMITATION["learning"] | ({} if is_tiny else {"lr": 2e-4})
     settings: dict[str, Any] = {
         "environment": {"name": WORLDS["end"], "max_steps": MAX_STEPS},
         "explore": {

@@ -44,6 +44,7 @@ def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):
         "wiki",
     ]
     assert "ALFWORLD_DATA" in str(needs["alfworld"])
+    assert "chromium and chromedriver" in str(needs["miniwob"])
     monkeypatch.setenv("ALFWORLD_DATA", "games")
     assert doctor.check_environments(doctor.find_packages())["alfworld"] is None
 

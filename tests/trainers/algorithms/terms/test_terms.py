@@ -173,7 +173,7 @@ def settings_of(**loss):
         ({"epoo": {}}, "epo"),
         ({"epo": {"weigth": 1}}, "weight"),
         ({"epo": {"low": 2.0}}, "low <= high"),
-        ({"lp-reg": {"share": 0.0}}, "share is 0.0"),
+        ({"lp-reg": {"share": 0.0}}, "share is 0;"),
         ({"dcpo": {"hot": 0.5}}, "hot"),
     ],
 )
