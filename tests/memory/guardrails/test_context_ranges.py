@@ -204,6 +204,22 @@ def test_what_lost_the_task_before_any_word_was_structural_is_forbidden_there_al
     assert all(library.check(State(text, task="answer the guest"), "refund").allowed for text in others)
 
 
+@pytest.mark.parametrize(("errors", "status"), [(0, "retired"), (2, "active"), (6, "active")])
+def test_a_guardrail_of_an_earlier_version_that_does_not_look_at_the_text_goes(library, errors, status):
+    """It forbade the right decision, too, as soon as other ones had lost the task. One with errors stays."""
+    here = State("The guest waits.", task="answer the guest")
+    for number in range(6):
+        judged = Diagnosis(False, Failure.TOOL_ERROR if number < errors else Failure.TASK_LOST)
+        step = Step(here, "refund", here, judged, 0.0, 0, library.episodes.keys(here, "refund"))
+        library.record(Trajectory(here.task, (step,), success=False))
+    old = Item(
+        "guardrail", "no refund", condition={"around": ""}, forbids="refund", confidence=0.9, source="experience"
+    )
+    ref = library.add(replace(old, writer="rules", provenance=(1, 2, 3, 4, 5, 6), episodes=6)).item_id
+    library.evolve()
+    assert library.items.get(ref).status == status
+
+
 @pytest.mark.parametrize(("text", "allowed"), [("A cold hall.", False), ("A warm hall.", True)])
 def test_a_condition_with_a_text_means_what_it_says(text, allowed):
     """Also without steps, as in an export."""

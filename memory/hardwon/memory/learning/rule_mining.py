@@ -136,6 +136,8 @@ class RuleMiner:
             cell = self.cell(item, values) if item.writer == "rules" else None
             if cell is not None and cell.failed < TUNING.release_rate * cell.episodes:
                 yield item, f"worked in {cell.episodes - cell.failed} of {cell.episodes} episodes"
+            elif cell is not None and _is_too_wide(item, cell):
+                yield item, "lost the task in certain situations, which the condition does not tell apart"
 
     def outdated(self, values: ValueTable, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the rule-made guardrails whose evidence is from before a change of what they forbid."""
@@ -169,8 +171,7 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
     if wide and operator == "around" and _is_of_one_value(pattern, cell, values):
         return None
     losing = cell.lost >= TUNING.lost_share * cell.failed
-    # An error says what it needs. After a lost task, anything that the text shows may be the reason.
-    if operator == "around" and has_sight(operand) is not (losing and not parse_action(pattern).parts):
+    if operator == "around" and has_sight(operand) is not _needs_sight(pattern, cell):
         return None
     needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
@@ -180,6 +181,24 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
         return "guardrail"
     is_frequent = cell.failed >= TUNING.warning_episodes and cell.failed >= TUNING.warning_rate * cell.episodes
     return "warning" if is_frequent and operator else None
+
+
+def _is_too_wide(item: Item, cell: Cell) -> bool:
+    """Return whether all failures lost the task, and the condition lacks what the text shows as a whole.
+
+    Only earlier versions made such guardrails.
+    """
+    around = (item.condition or {}).get("around")
+    is_narrow = not isinstance(around, str) or has_sight(around)
+    return not is_narrow and cell.lost >= cell.failed and _needs_sight(item.forbids or "", cell)
+
+
+def _needs_sight(pattern: str, cell: Cell) -> bool:
+    """Return whether what the text shows as a whole must be part of the condition under which a call failed.
+
+    An error says what it needs. After a lost task, anything that the text shows may be the reason.
+    """
+    return cell.lost >= TUNING.lost_share * cell.failed and not parse_action(pattern).parts
 
 
 def _is_of_one_value(pattern: str, cell: Cell, values: ValueTable) -> bool:
