@@ -3,12 +3,14 @@
 import json
 import re
 import warnings
+from dataclasses import asdict
 
 import pytest
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.loading import HARMLESS, REMOVED, of
-from hardwon.trainers.config.schema import as_dict
+from hardwon.trainers.config.schema import ModelConfig, as_dict
+from hardwon.trainers.exports import FORMAT, MANIFEST, Manifest, read_manifest
 from hardwon.trainers.session import read_config
 
 BASE = {"environment": {"name": "textworld"}, "tasks": {"train": {"fold": "train"}, "eval": {"fold": "dev"}}}
@@ -66,3 +68,12 @@ def test_removed_settings_are_gone():
             value = {section: value}
         with pytest.raises(ConfigError, match=r"is no setting|must be true or false"):
             of({**BASE, **value})
+
+
+def test_an_export_of_an_earlier_version_is_read(tmp_path):
+    """It has the settings of its model, of which one was removed."""
+    manifest = Manifest(ModelConfig(base="tiny", prompt="compact"), {"policy": {}}, "")
+    saved = {"format": FORMAT, **asdict(manifest)}
+    saved["model"]["tiny"]["seed"] = 0
+    (tmp_path / MANIFEST).write_text(json.dumps(saved))
+    assert read_manifest(tmp_path) == manifest

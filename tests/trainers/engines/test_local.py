@@ -162,6 +162,14 @@ def test_siblings_read_their_first_prompt_once_and_go_on_alone(allowed):
     assert sum(made.tokens_read for made in lone) - together.tokens_read >= 7 * len(prompt)
 
 
+def test_equal_prompts_with_other_listed_answers_are_other_questions():
+    """What is read once for all of them is the prompt with the answers."""
+    listed = [TRIE, Trie([(10, 2), (14, 2)]), Trie([(11, 12, 2), (14, 15, 2)])] * 2
+    requests = [Request((5, 9), allowed=trie, chance=random.Random(n)) for n, trie in enumerate(listed)]
+    for completion in served(requests):
+        assert completion.logprobs == pytest.approx(plain((5, 9), completion.tokens, completion.allowed), abs=1e-5)
+
+
 def test_a_rewritten_prompt_is_read_from_where_it_differs():
     made = engine()
 

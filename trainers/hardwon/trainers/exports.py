@@ -17,6 +17,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import NO_MEMORY
 
 from .config.kinds import RECALLS
+from .config.loading import drop_removed
 from .config.parsing import parse
 from .config.schema import ModelConfig, TrainConfig
 from .models.pretrained import locate_base
@@ -100,7 +101,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of an export, and compare its instructions with those of this version."""
     try:
         saved = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        number, model = saved.pop("format"), parse(ModelConfig, saved.pop("model"), "model")
+        number, given = saved.pop("format"), drop_removed({"model": saved.pop("model")})
+        model = parse(ModelConfig, given["model"], "model")
         manifest = Manifest(model, **saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):

@@ -294,11 +294,12 @@ class Guard:
         operator, operand = next(iter((item.condition or {"": ""}).items()))
         if operator not in _FILED:
             return "", ""
-        context_range = self._context_ranges.find_range(item) if operator == "around" else None
+        if operator != "around":
+            return operator, operand
+        context_range = self._context_ranges.find_range(item)
         context: str | None = operand if context_range is None else context_range.context(self._structural)
-        if context is not None:
-            return "full" if operator == "around" and has_sight(context) else operator, context
-        assert context_range is not None
+        if context_range is None or context is not None:
+            return "full" if has_sight(context or "") else operator, context or ""
         # A single shared word suffices for the lookup: `_forbids` checks the whole context range afterwards.
         needed = enumerate(context_range.needed(self._structural), 1)
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")

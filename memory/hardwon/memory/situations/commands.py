@@ -1,8 +1,7 @@
 """Frames of shell commands and SQL statements in the arguments of tools.
 
 `frame` keeps the program, its subcommand and its flags, and replaces the operands: `git push --force {} {}`. The value
-of an option is an operand, too: `deploy --env {}`. For SQL it
-keeps the statement and the table.
+of an option is an operand, too: `deploy --env {}`. For SQL it keeps the statement and the table.
 """
 
 import re

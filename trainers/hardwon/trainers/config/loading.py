@@ -99,7 +99,20 @@ def of_stored(stored: Mapping[str, Any], *, is_resumed: bool = False) -> TrainCo
     Raises:
         ConfigError: The run is to be resumed, and would go on differently.
     """
-    given = json.loads(json.dumps(stored))
+    given = drop_removed(stored, is_resumed=is_resumed)
+    given.get("engine", {}).pop("kind", None)  # a server is one with a URL
+    if isinstance(run := given.get("run"), dict) and not isinstance(run.get("balance", False), bool):
+        run["balance"] = run["balance"] is not None
+    return of(given)
+
+
+def drop_removed(stored: Mapping[str, Any], *, is_resumed: bool = False) -> dict[str, Any]:
+    """Return stored settings, or a part of them, without those that were removed; see `of_stored`.
+
+    Raises:
+        ConfigError: The run is to be resumed, and would go on differently.
+    """
+    given: dict[str, Any] = json.loads(json.dumps(stored))
     for path, now in REMOVED.items():
         *sections, name = path.split(".")
         places = [given]
@@ -113,11 +126,8 @@ def of_stored(stored: Mapping[str, Any], *, is_resumed: bool = False) -> TrainCo
                     "Begin a new run from its weights with warmstart.run, or resume it with the version that began it."
                 )
             if before != now:
-                warnings.warn(f"a run with {path}={before!r} is read; the setting is left out.", stacklevel=3)
-    given.get("engine", {}).pop("kind", None)  # a server is one with a URL
-    if isinstance(run := given.get("run"), dict) and not isinstance(run.get("balance", False), bool):
-        run["balance"] = run["balance"] is not None
-    return of(given)
+                warnings.warn(f"a run with {path}={before!r} is read; the setting is left out.", stacklevel=4)
+    return given
 
 
 def _apply_method(given: dict[str, Any], method: str) -> None:
