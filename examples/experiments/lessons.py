@@ -72,13 +72,13 @@ def run_seeds(villages: range) -> str:
 # -- the base and the start -----------------------------------------------------------------------
 
 
-def build_base(folder: Path, updates: int) -> None:
+def build_base(folder: Path, updates: int, seed: int = 0) -> None:
     """Write a chat model of 0.6 million parameters that has learned to look rules up."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     tokenizer = _build_tokenizer()
     special = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     shape: dict[str, Any] = {
@@ -92,7 +92,7 @@ def build_base(folder: Path, updates: int) -> None:
             vocab_size=len(tokenizer), max_position_embeddings=2048, tie_word_embeddings=True, **shape, **special
         )
     )
-    chance, optimizer = random.Random(0), torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    chance, optimizer = random.Random(seed), torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
     for update in range(updates):
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, (update + 1) / 100) * (1 - update / updates)
@@ -206,7 +206,7 @@ def build_perfect(path: Path) -> None:
                 _store(library, episode, teach_all(episode))
 
 
-def build_start(folder: Path) -> None:
+def build_start(folder: Path, seed: int = 0, starts: Sequence[str] = tuple(STARTS)) -> None:
     """Train the extractor to imitate teachers, the last one careless, and from it two starts with their policies.
 
     The last round shows no episode twice, because what a careless teacher overlooks can be learned by heart.
@@ -216,14 +216,15 @@ def build_start(folder: Path) -> None:
     rounds = [("first", 600, 2e-3, "teach"), ("second", 200, 1e-3, "teach_simple"), ("third", 100, 1e-3, "teach_again")]
     before: Path | None = None
     for name, updates, lr, teacher in rounds:
-        settings = build_settings(folder, 0, 0)
+        settings = build_settings(folder, seed, 0)
         settings["warmstart"] = None if before is None else {"run": str(before)}
         stage = {"distil": updates, "distil_batch": 32, "distil_lr": lr}
         settings["roles"]["extractor"]["settings"] |= stage | {"teacher": f"examples.experiments.infirmary:{teacher}"}
         before = folder / name
         run(settings, before)
-    for name, (villages, updates) in STARTS.items():
-        settings = build_settings(folder, 0, 0)
+    for name in starts:
+        villages, updates = STARTS[name]
+        settings = build_settings(folder, seed, 0)
         settings["explore"]["worlds"]["seeds"] = run_seeds(villages)
         examples = {"copies": 2, "memory_share": 0.75 if name == "start" else 1.0}
         learning = {"updates": updates, "batch": 32, "lr": 1e-3}

@@ -163,24 +163,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where everything is kept")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--base-seed", type=int, default=0, help="of the base and the start; others than 0 are kept apart"
+    )
+    parser.add_argument("--arms", nargs="+", choices=LEARNS, default=[*LEARNS], help="who learns")
     parser.add_argument("--villages", type=int, default=100, help="held-out villages, four requests each")
     parser.add_argument("--iterations", type=int, default=9)
     given = parser.parse_args()
-    folder: Path = given.folder
+    base: int = given.base_seed
+    folder: Path = given.folder / f"base-{base}" if base else given.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "base" / "config.json").exists():
-        build_base(folder / "base", 900)
-    build_start(folder)
-    names = {arm: [f"{arm} {seed}" for seed in range(given.seeds)] for arm in LEARNS}
+        build_base(folder / "base", 900, base)
+    build_start(folder, base, ["room"])
+    names = {arm: [f"{arm} {seed}" for seed in range(given.seeds)] for arm in given.arms}
     arms: dict[str, Arm] = {"frozen": ("frozen", lambda: folder / "room" / "export")}
     for seed in range(given.seeds):
-        for arm in LEARNS:
+        for arm in given.arms:
             arms[names[arm][seed]] = ("trained", partial(train_roles, folder, arm, seed, given.iterations))
     results = measure_all(folder, "practice.json", arms, given.villages)
     print(report(results, "frozen", []))
-    means = {arm: [fmean(each) for each in zip(*map(results.get, names[arm]), strict=True)] for arm in LEARNS}
+    means = {arm: [fmean(each) for each in zip(*map(results.get, names[arm]), strict=True)] for arm in given.arms}
     for arm, values in means.items():
-        print(f"{arm}: {fmean(values):.3f}; both minus {arm}: {compare(means['both'], values)}")
+        print(f"{arm}: {fmean(values):.3f}")
+        if arm != "both" and "both" in means:
+            print(f"both minus {arm}: {compare(means['both'], values)}")
 
 
 if __name__ == "__main__":
