@@ -94,6 +94,31 @@ def test_another_replica_learns_from_it(connect, episode):
     assert len(settle(one, two)) == 1
 
 
+def test_what_another_host_wrote_is_known_here_by_its_id(connect, episode, monkeypatch):
+    """Nobody tells this host of the writes: requests that name their ids came here first."""
+    one, two = connect("a"), connect("b")
+    monkeypatch.setattr(two._file.follower, "_on_notified", lambda: None)
+    two._file.follower._stopping.set()
+    two._file.follower.wake()
+    two._file.follower._thread.join()
+    reads: list[Callable[[str, str], Any]] = [
+        lambda episode, item: two.grade(episode, success=False),
+        lambda episode, item: two.episodes.get(episode),
+        lambda episode, item: two.episodes.grades(episode),
+        lambda episode, item: two.episodes.segments(episode),
+        lambda episode, item: two.items.get(item),
+        lambda episode, item: two.items.history(item),
+        lambda episode, item: two.items.update(item, score=0.9),
+        lambda episode, item: two.feedback(item, True, writer="someone"),
+        lambda episode, item: two.admin.forget(episode=episode, dry_run=True),
+    ]
+    for number, read in enumerate(reads):
+        ref = one.record(episode("open drawer", id=f"e{number}"))
+        read(ref, one.add(make_item(number)).item_id)
+    with pytest.raises(UnknownName):
+        two.episodes.get("nobody")
+
+
 def test_items_travel(connect, episode):
     """Every way to change an item, from two handles in turn, ends in the same items on both."""
     one, two = connect("a"), connect("b")

@@ -10,13 +10,13 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
-from hardwon.memory.errors import KeyTaken, LeaseLost, LibraryBusy, LibraryReadOnly, LibraryUnreachable
+from hardwon.memory.errors import KeyTaken, LeaseLost, LibraryBusy, LibraryReadOnly, LibraryUnreachable, UnknownName
 from hardwon.memory.grading.grades import Grade
 from hardwon.memory.grading.regrading import Regrading, pack_grade, unpack_grade
 from hardwon.memory.parts.file import LibraryFile
@@ -39,6 +39,8 @@ from .outbox import Outbox
 from .replica import Capture
 
 logger = logging.getLogger("hardwon.memory")
+
+T = TypeVar("T")
 
 
 class Undo(Exception):
@@ -127,14 +129,24 @@ class ReplicaFile(LibraryFile):
 
     def apply_own(self) -> None:
         """Apply the writes of this handle. Without an answer in time, reads continue with what the replica holds."""
-        # Inside a transaction the file is locked, and everything was applied before it began.
-        if self.is_behind and not self.store.writing:
-            left = seconds_left()
-            try:
-                with nullcontext() if left is None else deadline(left / 2):  # the other half is for the read
-                    self._syncs.call(self.sync)
-            except (LibraryUnreachable, LibraryBusy):
-                return
+        if self.is_behind:
+            self._sync_in_time()
+
+    def look_up(self, read: Callable[[Store], T]) -> T:
+        """Return what `read` finds by a name; another host may have given the name a moment ago."""
+        try:
+            return super().look_up(read)
+        except UnknownName:
+            self._sync_in_time()
+            return super().look_up(read)
+
+    def _sync_in_time(self) -> None:
+        """Apply everything that is in the log, if the server answers in time."""
+        if self.store.writing:  # the file is locked, and everything was applied before the transaction began
+            return
+        left = seconds_left()
+        with suppress(LibraryUnreachable, LibraryBusy), nullcontext() if left is None else deadline(left / 2):
+            self._syncs.call(self.sync)  # the other half of the time is for the read
 
     def record(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Record several episodes with one INSERT; a slow network holds up no readers."""

@@ -63,7 +63,7 @@ class LibraryEpisodes:
             UnknownName: No episode, or more than one, matches.
         """
         check_text("episode id", episode_id)
-        return queries.trajectory(self._file.filed(), self._file.number, episode_id)
+        return self._file.look_up(lambda store: queries.trajectory(store, self._file.number, episode_id))
 
     def receive(self, trajectories: Iterable[Trajectory], *, writer: str, trust: Trust) -> list[str]:
         """Record episodes that came from a client, in one transaction.
@@ -127,8 +127,8 @@ class LibraryEpisodes:
         Raises:
             UnknownName: No episode, or more than one, matches.
         """
-        store = self._file.filed()
-        return read_grades(store, self._file.number, queries.trajectory_id(store, self._file.number, episode_id))
+        ref = self._file.look_up(lambda store: queries.trajectory_id(store, self._file.number, episode_id))
+        return read_grades(self._file.filed(), self._file.number, ref)
 
     def segments(self, episode_id: str) -> list[Segment]:
         """Return the segments of an episode, which end where a reward was received.
@@ -139,7 +139,7 @@ class LibraryEpisodes:
         Raises:
             UnknownName: No episode, or more than one, matches.
         """
-        episode = queries.trajectory(self._file.filed(), self._file.number, episode_id)
+        episode = self.get(episode_id)
         return list(rollups.split_segments(episode.id, episode.steps))
 
     def steps(self, ids: Sequence[int]) -> list[Step]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Self
+from typing import Self, TypeVar
 
 from hardwon.memory.errors import LibraryBusy, LibraryError
 from hardwon.memory.grading.grades import Grade
@@ -33,6 +33,8 @@ from hardwon.memory.upkeep.rekeying import rekey
 from hardwon.memory.upkeep.setup import agree_on_embedder, namespace_number
 from hardwon.memory.upkeep.write_buffer import BRIEF_S, DISCOUNT, WriteBuffer
 from hardwon.memory.validation import check_episodes
+
+T = TypeVar("T")
 
 _UNCOMMITTED: Version = (-1, -1)
 """Version of what was read in a transaction that may be rolled back. It differs from that of every file."""
@@ -169,6 +171,10 @@ class LibraryFile:
         with self.lock:
             self.freshness.file_waiting(self.inbox.file)
             return self.store
+
+    def look_up(self, read: Callable[[Store], T]) -> T:
+        """Return what `read` finds by a name in the store. It raises UnknownName if there is none."""
+        return read(self.filed())
 
     def reset(self) -> None:
         """Reset all in-memory state after this or another process deleted rows with `forget`."""

@@ -86,7 +86,7 @@ class LibraryItems:
             UnknownName: No item, or more than one, matches.
         """
         check_text("item id", item_id)
-        return queries.get(self._file.filed(), self._file.number, item_id)
+        return self._file.look_up(lambda store: queries.get(store, self._file.number, item_id))
 
     def add_many(self, items: Iterable[Item]) -> list[Admission]:
         """Propose several items to the curator, in one transaction.
