@@ -77,39 +77,47 @@ def _change(path, table: str, column: str, invalid: bool) -> int:
         return int(changed if column == key or (table == "items" and column == "number") else ref)
 
 
-def _library_with_inbox(tmp_path):
+@pytest.fixture(scope="module")
+def content(tmp_path_factory) -> bytes:
     """A library that has a row in every table, one of them an episode that a killed process left in the inbox."""
-    path = tmp_path / "experience.db"
+    path = tmp_path_factory.mktemp("sound") / "experience.db"
     _populate(path)
     library = ExperienceLibrary.open(path)
     library.record(_episode("waiting"))
     library._file.store.close()
-    return path
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path.read_bytes()
+
+
+def _write(content: bytes, path) -> None:
+    """Write a library file without the log of the one before."""
+    path.write_bytes(content)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("invalid", [False, True], ids=["another letter", "no UTF-8"])
-def test_one_byte_changed_in_any_column_is_found(tmp_path, invalid):
+def test_one_byte_changed_in_any_column_is_found(tmp_path, content, invalid):
     """With its table and the number of its row; the library it was copied from is sound."""
-    path = _library_with_inbox(tmp_path)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    copy = tmp_path / "copy.db"
+    _write(content, copy)
+    with closing(sqlite3.connect(copy)) as connection:
         columns = _columns(connection)
         empty = [table for table in SUMMED if not connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]]
     assert empty == []
     assert len(columns) > 80
-    content, copy = path.read_bytes(), tmp_path / "copy.db"
     missed = []
     for table, column in columns:
-        copy.write_bytes(content)
+        _write(content, copy)
         ref = _change(copy, table, column, invalid)
         with ExperienceLibrary.open(copy) as library:
             problems = library.admin.verify()
         if not any(table in one.where and (str(ref) in one.what or table == "inbox") for one in problems):
             missed.append((table, column, ref, problems))
-        for suffix in ("-wal", "-shm"):
-            (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
     assert missed == []
-    with ExperienceLibrary.open(path) as library:
+    _write(content, copy)
+    with ExperienceLibrary.open(copy) as library:
         assert library.admin.verify() == []
 
 
@@ -122,20 +130,14 @@ JSON_COLUMNS = (
 
 
 @pytest.mark.parametrize(("table", "column"), JSON_COLUMNS, ids=".".join)
-def test_damaged_json_is_named_or_left_out(tmp_path, table, column):
+def test_damaged_json_is_named_or_left_out(tmp_path, content, table, column):
     """Whatever is asked of the library: an answer, or an error of ours that names the table and the next step."""
-    path = _library_with_inbox(tmp_path)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    content, copy = path.read_bytes(), tmp_path / "copy.db"
-    refused = 0
+    copy, refused = tmp_path / "copy.db", 0
     for text in NO_JSON[: -1 if table in ("attempts", "worlds") else None]:
-        copy.write_bytes(content)
+        _write(content, copy)
         with closing(sqlite3.connect(copy)) as connection, connection:
             connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (text,))
         refused += _ask_everything(copy, table)
-        for suffix in ("-wal", "-shm"):
-            (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
     if table in ("trajectories", "states", "items"):
         assert refused
 
@@ -188,9 +190,9 @@ def _ask_everything(path, table: str) -> int:
         return refused
 
 
-def test_a_damaged_row_holds_up_no_other(tmp_path, caplog):
+def test_a_damaged_row_holds_up_no_other(path, content, caplog):
     """The other items are recalled and learned from; the damaged one is logged."""
-    path = _library_with_inbox(tmp_path)
+    _write(content, path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE items SET record = substr(record, 1, 40) WHERE number = 1")
         connection.execute("UPDATE states SET observation = CAST(x'ff41' AS TEXT) WHERE id = 1")

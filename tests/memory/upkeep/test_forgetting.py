@@ -368,9 +368,12 @@ DAMAGE = {
 
 @pytest.mark.parametrize("how", ["'{broken'", "CAST(x'ff61' AS TEXT)"], ids=["json", "utf8"])
 @pytest.mark.parametrize(("table", "column"), [(table, one) for table, some in DAMAGE.items() for one in some])
-def test_an_episode_in_damaged_rows_is_forgotten(filled, path, table, column, how):
+def test_an_episode_in_damaged_rows_is_forgotten(library, path, table, column, how):
     """Whatever of it cannot be read any more: `verify` says it is damaged, and it can be given up, with all it held."""
-    filled.close()
+    library.record_many([visit(f"e{number}", f"person{number}") for number in range(2)])
+    step = library.episodes.get("e0").steps[0].id
+    library.add(Item("insight", "every desk opens at the second try", provenance=(step,)))
+    library.close()
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE {table} SET {column} = {how}")
     with ExperienceLibrary.open(path) as library:

@@ -18,7 +18,7 @@ from hardwon.memory.storage.migrations import SCHEMA_VERSION
 from hardwon.memory.storage.schema_check import read_schema
 from hardwon.memory.upkeep.salvage import salvage
 
-EPISODES, ITEMS = 60, 30
+EPISODES, ITEMS = 16, 8
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def test_an_episode_may_be_interrupted_anywhere(start):
     """After any stage: resumed by a fresh agent, it ends as if nothing had happened."""
     expected = bare(start(InMemorySaver()).run(seed=3, thread_id="t"))
     stages = 2 + 9 * len(expected.steps)
-    for after in (*range(1, 21), *range(stages - 8, stages + 1)):
+    for after in (*range(1, 12), *range(stages - 8, stages + 1)):  # of the first step, and of the last
         saver = InMemorySaver()
         assert interrupt(start(saver), after)
         resumed = start(saver)

@@ -48,9 +48,10 @@ def run(library, *script, middleware: Any = (), tools: Any = (act, answer), chat
 @pytest.mark.parametrize(
     "message",
     [
-        *(AIMessage("It", response_metadata={"finish_reason": reason}) for reason in UNFINISHED_REASONS),
-        *(AIMessage("It", response_metadata={"stop_reason": reason}) for reason in UNFINISHED_REASONS),
-        *(AIMessage(text) for text in LIMITS),
+        # some of each kind: `tests/runtime/interfaces` has the rules themselves
+        *(AIMessage("It", response_metadata={"finish_reason": reason}) for reason in UNFINISHED_REASONS[::4]),
+        *(AIMessage("It", response_metadata={"stop_reason": reason}) for reason in UNFINISHED_REASONS[::4]),
+        *(AIMessage(text) for text in LIMITS[::4]),
         AIMessage("It", response_metadata={"status": "incomplete"}),
         AIMessage("", additional_kwargs={"refusal": "I can't."}),
         AIMessage([{"type": "refusal", "refusal": "I can't."}]),
@@ -66,7 +67,7 @@ def test_an_answer_that_is_not_whole_is_no_success(library, message):
     assert (episode.success, episode.steps[-1].reward) == (None, 0.0)
 
 
-@pytest.mark.parametrize("reason", COMPLETED_REASONS)
+@pytest.mark.parametrize("reason", COMPLETED_REASONS[::4])
 def test_a_whole_answer_is_a_success(library, reason):
     assert run(library, call("act"), AIMessage("Done.", response_metadata={"finish_reason": reason})).success is True
 

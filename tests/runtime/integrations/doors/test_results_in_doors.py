@@ -13,7 +13,8 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, ToolEnvironment, remember
 from hardwon.runtime.integrations.tool_episode import iter_calls, normalize_message
 
-CASES = [*((text, True) for text in FAILED), *((text, False) for text in WORKED)]
+CASES = [*((text, True) for text in FAILED[::9]), *((text, False) for text in WORKED[::9])]
+"""Some of the texts: `tests/runtime/interfaces` has the rule itself, and a door only has to ask it."""
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +82,9 @@ def test_messages_that_are_replayed_say_the_same(text, is_failed, content):
     assert bool(answered.error) is is_failed
 
 
-@pytest.mark.parametrize("text", [*FAILED[::9], *WORKED[::9]])
-def test_a_tool_of_langchain_fails_by_what_it_returns(shared, text):
-    assert run_agent(shared, text).diagnosis.success is (text in WORKED)
+@pytest.mark.parametrize(("text", "is_failed"), CASES)
+def test_a_tool_of_langchain_fails_by_what_it_returns(shared, text, is_failed):
+    assert run_agent(shared, text).diagnosis.success is not is_failed
 
 
 @pytest.mark.parametrize(
