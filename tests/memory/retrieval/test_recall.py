@@ -638,7 +638,7 @@ def test_by_task_more_tasks_are_read_where_those_of_another_world_are_nearer(lib
         library.record(seen(("x", f"boil {number}"), task=f"boil the red potato {number}", name=f"c{number}"))
     library.record(replace(episode("sweep", task="sweep the hall"), meta={"environment": "house"}, id="h"))
     ((house,),) = library._file.filed().rows("SELECT world FROM episode_worlds WHERE trajectory_id = 'h'")
-    monkeypatch.setattr(Worlds, "related", lambda *_: frozenset({house}))
+    monkeypatch.setattr(Worlds, "locate", lambda *_: (None, frozenset({house})))
     assert actions(library.recall(State("", task="boil a red potato"), level="task")) == ["sweep"]
 
 

@@ -332,18 +332,18 @@ def done(recollection):
 
 
 @pytest.mark.parametrize("labels", [("", ""), ("game/cook", "game/fetch"), ("game/cook", "")])
-@pytest.mark.parametrize("see", [DRAWER, f"{DRAWER} There is a potato, a coin and a cellar.", "A drawer and a coin."])
-def test_steps_of_another_world_are_not_recalled(library, episode, labels, see):
+def test_steps_of_another_world_are_not_recalled(library, episode, labels):
     """In a known situation, a new one, and by task; the other game was played far more often, and last."""
     two_games(library, episode, labels=labels, here=8, abroad=60)
-    for level in ("step", "task"):
-        kitchen = library.recall(State(see, task=COOK), k=5, level=level)
-        fetching = library.recall(State(see, task=fetch(4)), k=5, level=level)
-        assert len(kitchen.steps) == len(fetching.steps) == 5
-        assert done(kitchen) <= {"open", "cook", "slice"}
-        assert done(fetching) <= {"pull", "read", "put"}
-        assert {one.pattern.split()[0] for one in kitchen.summaries} <= {"open", "cook", "slice"}
-    assert done(library.recall(see, task=COOK)) <= {"open", "cook", "slice"}
+    for see in (DRAWER, f"{DRAWER} There is a potato, a coin and a cellar.", "A drawer and a coin."):
+        for level in ("step", "task"):
+            kitchen = library.recall(State(see, task=COOK), k=5, level=level)
+            fetching = library.recall(State(see, task=fetch(4)), k=5, level=level)
+            assert len(kitchen.steps) == len(fetching.steps) == 5
+            assert done(kitchen) <= {"open", "cook", "slice"}
+            assert done(fetching) <= {"pull", "read", "put"}
+            assert {one.pattern.split()[0] for one in kitchen.summaries} <= {"open", "cook", "slice"}
+        assert done(library.recall(see, task=COOK)) <= {"open", "cook", "slice"}
 
 
 def test_where_the_world_is_not_told_all_steps_count(library, episode):
@@ -409,7 +409,7 @@ def test_items_of_another_world_are_not_recalled(library, episode):
 def test_a_library_of_one_world_recalls_what_it_did(library, episode):
     """Nothing is left out where there is nothing to mix."""
     grow(library, episode, "fetch", 12)
-    assert library._file.caught_up().worlds.related(FETCHING.task) is None
+    assert library._file.caught_up().worlds.locate(FETCHING.task)[1] is None
     assert library.recall(FETCHING).steps
     assert library.recall(KITCHEN).steps
 

@@ -66,8 +66,7 @@ class ConsultedLibrary:
         key = make_key(*arguments) if beside is None else None
         file = self._file
         with file.lock:
-            # Asked here: a known situation is recalled so often that each call counts.
-            derived = file.derived if file.freshness.is_current() else file.caught_up()
+            derived = file.caught_up()
             kept = derived.findings.recollections.get(key) if key is not None else None
             if kept is not None:
                 return copy_recollection(kept)
@@ -188,9 +187,8 @@ class ConsultedLibrary:
             derived = self._file.caught_up()
             situation = derived.situation(redact_state(state))
             no_action = Attempt(situation, "")
-            task = situation.state.task
-            masked_ids = derived.effects.left_out(derived.worlds.find_sure(task))
-            worlds = derived.worlds.related(task)
+            home, worlds = derived.worlds.locate(situation.state.task)
+            masked_ids = derived.effects.left_out(home)
             candidates = [
                 item
                 for item in derived.items.by_id.values()

@@ -7,9 +7,8 @@ locks remember the process that created them.
 """
 
 import os
-import threading
+from _thread import RLock
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryError
@@ -48,37 +47,27 @@ def check_process(owner: int, path: str) -> None:
         )
 
 
-class OwnLock:
+class OwnLock(RLock):  # type: ignore[misc]  # final in the type stubs alone
     """A reentrant lock that raises LibraryError in a forked process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._owner = os.getpid()
-        self._lock = threading.RLock()
 
-    def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock."""
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire the lock; without a timeout, wait until the deadline."""
         if os.getpid() != self._owner:
             check_process(self._owner, self._path)
-        is_free = self._lock.acquire(blocking=False)  # mostly so, and every query comes here
+        is_free = RLock.acquire(self, False)  # mostly so, and every query comes here
         if is_free or not blocking:
             return is_free
-        left = seconds_left()
-        if not self._lock.acquire(timeout=-1 if left is None else left):
+        left = seconds_left() if timeout < 0 else timeout
+        if not super().acquire(timeout=-1 if left is None else left):
             raise LibraryBusy(f"{self._path} is in use by another thread of this process. Try again later.")
         return True
+
+    __enter__ = acquire
 
     def is_mine(self) -> bool:
         """Return whether this process created the lock."""
         return os.getpid() == self._owner
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-    __enter__ = acquire
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()

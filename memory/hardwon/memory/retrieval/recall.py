@@ -45,7 +45,7 @@ def recall_by_step(
     estimates = statistics.estimate(situation, actions) if actions else {}
     attempts = [Attempt(situation, action) for action in actions]
     guardrails = derived.items.guard.active(attempts) if actions else ()
-    home, worlds = derived.worlds.find_sure(state.task, actions), derived.worlds.related(state.task, actions)
+    home, worlds = derived.worlds.locate(state.task, actions)
     outcomes = statistics.outcomes.find(state, actions, worlds) if actions and k else {}
     if k <= 0:
         path: Literal["empty", "hybrid", "cluster"] = "cluster" if estimates else "empty"

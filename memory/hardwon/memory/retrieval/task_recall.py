@@ -58,7 +58,7 @@ def _similar_episodes(
     Episodes of one task are ordered by reward. If the world of the state is certain, other worlds are left out.
     """
     chosen: list[str] = []
-    worlds = derived.worlds.related(state.task)
+    _, worlds = derived.worlds.locate(state.task)
     where = "" if worlds is None else f"AND {placed_in(worlds, 'trajectories.namespace', 'trajectories.id')} "
     count = TUNING.task_episodes if worlds is None else TUNING.deeper * TUNING.task_episodes
     for task in derived.findings.tasks.nearest(state.task, count, index.embed):

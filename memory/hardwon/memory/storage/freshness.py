@@ -116,10 +116,6 @@ class Freshness:
 
     # -- what was read ----------------------------------------------------------------------------
 
-    def is_current(self) -> bool:
-        """Return whether nothing was written since the last catch-up."""
-        return self.read_at is not None and not self.is_behind and self.read_at == self.version()
-
     def catch_up(self, file: Callable[[], None], read: Callable[[], None]) -> None:
         """Read what was written since the last call, if anything was."""
         version = self.version()

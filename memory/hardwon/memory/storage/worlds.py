@@ -170,12 +170,8 @@ class Worlds:
         """Return the id of the world of a state with this task and these actions, or None for a new world."""
         return self._find_home(task, _forms_of(actions))[0]
 
-    def find_sure(self, task: str, actions: Iterable[str] = ()) -> int | None:
-        """Return the world of a state if its task or actions identify it; None if the choice is ambiguous."""
-        return self._find_home(task, _forms_of(actions))[1]
-
     def _find_home(self, task: str, forms: frozenset[str]) -> tuple[int | None, int | None]:
-        """Return what `find` and `find_sure` return."""
+        """Return the world of a state, and the same if the task or the actions identify it."""
         homes = self._homes.get((task, forms))
         if homes is None:
             if len(self._homes) > KEPT:  # a simple bound: rebuilding the cache is cheap
@@ -187,24 +183,24 @@ class Worlds:
             homes = self._homes[task, forms] = number, number if is_sure else None
         return homes
 
-    def related(self, task: str, actions: Iterable[str] = ()) -> frozenset[int] | None:
-        """Return the worlds whose experience applies to a state, or None if all of them apply.
+    def locate(self, task: str, actions: Iterable[str] = ()) -> tuple[int | None, frozenset[int] | None]:
+        """Return the world of a state if its task or actions identify it, and the worlds whose experience applies.
 
-        If the world of the state is certain, the result holds this world, the other kinds of task of its environment
-        and all worlds that the task fits. If the state belongs to no known world, the result holds the worlds in which
-        one of its admissible actions occurred. Merged worlds are listed with all their ids.
+        If the world is certain, these are this world, the other kinds of task of its environment and all worlds that
+        the task fits. If the state belongs to no known world, they are the worlds in which one of its admissible
+        actions occurred. Merged worlds are listed with all their ids. None stands for all worlds.
         """
         forms = _forms_of(actions)
         home, number = self._find_home(task, forms)
         if number is not None:
             forms = frozenset()
         elif not forms or home is not None:
-            return None
+            return None, None
         if (number, task, forms) not in self._related:
             if len(self._related) > KEPT:
                 self._related.clear()
             self._related[number, task, forms] = self._find_related(number, content_words(task), forms)
-        return self._related[number, task, forms]
+        return number, self._related[number, task, forms]
 
     def _find_related(self, number: int | None, words: frozenset[str], forms: frozenset[str]) -> frozenset[int] | None:
         if number is None:
