@@ -69,7 +69,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_run_plays_an_environment_of_the_current_folder(folder, hardwon_json):
-    told = hardwon_json("run", "own_door_world:Door", "--episodes", 4, "--arms", "random,step", "--out", folder / "out")
+    told = hardwon_json("run", "own_door_world:Door", "--episodes", 2, "--arms", "step", "--out", folder / "out")
     assert (told["environment"], told["eval"]["seeds"]) == ("own_door_world:Door", [100, 149])
     assert told["arms"]["step"]["success_rate"] == 1.0
 
@@ -95,10 +95,7 @@ def test_results_are_not_shown_as_new(folder, hardwon):
     assert first.stdout == again.stdout
 
 
-@pytest.mark.parametrize(
-    "changed", ["own_door_world.py", "own_door_words.py", "own_door_late.py", "own_door_rules.json", "rules/oak.txt"]
-)
-def test_a_changed_source_of_the_environment_is_another_experiment(folder, hardwon, changed):
+def test_a_changed_source_of_the_environment_is_another_experiment(folder, hardwon):
     (folder / "own_door_words.py").write_text("WORDS = 'A closed door.'")
     (folder / "own_door_late.py").write_text("WORDS = 'An open door.'")
     (folder / "own_door_rules.json").write_text("{}")
@@ -111,11 +108,13 @@ def test_a_changed_source_of_the_environment_is_another_experiment(folder, hardw
     assert hardwon(*PLAY).exit_code == 0
     (folder / "own_door_notes.py").write_text("2")  # no part of it
     assert hardwon(*PLAY).exit_code == 0
-    with (folder / changed).open("a") as file:
-        file.write("\n# changed\n")
-    refused = hardwon(*PLAY, expect=2)
-    assert "the source of own_door_world:Door has changed" in refused.stderr
-    assert "rm -r runs/own_door_world-Door" in refused.stderr
+    for name in ("own_door_words.py", "own_door_late.py", "own_door_rules.json", "rules/oak.txt", "own_door_world.py"):
+        before = (folder / name).read_text()
+        (folder / name).write_text(f"{before}\n# changed\n")
+        refused = hardwon(*PLAY, expect=2)
+        assert "the source of own_door_world:Door has changed" in refused.stderr, name
+        assert "rm -r runs/own_door_world-Door" in refused.stderr
+        (folder / name).write_text(before)
 
 
 def test_another_version_is_another_experiment(folder, hardwon, monkeypatch):

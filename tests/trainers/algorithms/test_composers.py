@@ -576,24 +576,3 @@ class TestStarts:
         for start, priority in plain._priorities.items():
             assert shifted._priorities[start] == pytest.approx(priority)
         assert max(plain._priorities.values()) > 0
-
-    def test_groups_in_which_all_succeed_give_no_start(self):
-        composer = self.make()
-        composer.observe([end(spec, 1).rollout for spec in specs()])
-        assert composer.state_dict() == {"starts": []}
-
-    def test_the_lowest_priority_is_dropped_first(self):
-        composer = self.make(size=1)
-        composer.observe([end(spec, 0).rollout for spec in specs(seeds=(0,))])
-        composer.observe([end(spec, spec.copy % 2).rollout for spec in specs(seeds=(1,))])
-        assert [key[0] for key in composer._priorities] == ["#1"]
-
-    def test_a_start_with_nothing_left_to_improve_is_dropped(self):
-        def walk(task, seed, actions):
-            return replace(make_path(len(actions), success=False, actions=list(actions)), score=1.0)
-
-        composer = PARTS.get("composer", "starts")(ComposerParts(walk=walk), first=1, probability=1.0)
-        composer.observe([end(spec, spec.copy % 2).rollout for spec in specs(2)])
-        known = len(composer.state_dict()["starts"])
-        assert composer.begin(specs()) == specs()
-        assert len(composer.state_dict()["starts"]) == known - 1
