@@ -539,16 +539,17 @@ def test_odd_names_and_ids_are_only_text(library, file, bad):
     assert library.admin.verify() == []
 
 
-def test_a_request_of_very_many_calls_is_cut_and_quick(library, file):
-    talk = [ASK]
-    last = importers.filing.MAX_CALLS + 100
+def test_a_request_of_very_many_calls_is_cut(library, file, monkeypatch):
+    for module in (importers.filing, importers.comparison):
+        monkeypatch.setattr(module, "MAX_CALLS", 100)
+    talk, last = [ASK], 150
     for n in range(last + 1):
         talk += [
             {"role": "assistant", "content": [use(f"{n}", "look", at=f"{n}")]},
             {"role": "user", "content": [result(f"{n}", "ok")]},
         ]
     _, (episode,) = imported(library, file({"messages": talk}))
-    assert (len(episode.steps), episode.steps[-1].action) == (importers.filing.MAX_CALLS, f'look(at="{last}")')
+    assert (len(episode.steps), episode.steps[-1].action) == (100, 'look(at="150")')
 
 
 # ---- again, and interrupted

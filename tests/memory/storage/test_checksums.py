@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.memory.older import downgrade
@@ -80,7 +81,7 @@ def _change(path, table: str, column: str, invalid: bool) -> int:
 @pytest.fixture(scope="module")
 def content(tmp_path_factory) -> bytes:
     """A library that has a row in every table, one of them an episode that a killed process left in the inbox."""
-    path = tmp_path_factory.mktemp("sound") / "experience.db"
+    path: Path = tmp_path_factory.mktemp("sound") / "experience.db"
     _populate(path)
     library = ExperienceLibrary.open(path)
     library.record(_episode("waiting"))
