@@ -35,6 +35,14 @@ _CATEGORIES = {
     op.CATEGORY_NOT_WORD: "-",
     op.CATEGORY_NOT_DIGIT: "a",
 }
+_SHORT_FORMS = {
+    op.CATEGORY_DIGIT: r"\d",
+    op.CATEGORY_SPACE: r"\s",
+    op.CATEGORY_WORD: r"\w",
+    op.CATEGORY_NOT_DIGIT: r"\D",
+    op.CATEGORY_NOT_SPACE: r"\S",
+    op.CATEGORY_NOT_WORD: r"\W",
+}
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 
 
@@ -103,17 +111,53 @@ def repeat(before: str, run: str, end: str, length: int) -> str:
 
 def attacks(pattern: re.Pattern[Any]) -> Iterator[tuple[str, Callable[[int], str]]]:
     """Yield texts of any length, with a label: runs, and the loops of the pattern after what leads to them."""
-    pairs = [("go", run) for run in RUNS]
-    rng = random.Random(0)
     form = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
-    loops = list(dict.fromkeys(_loops(parser.parse(form, pattern.flags), rng)))
+    tree, rng = parser.parse(form, pattern.flags), random.Random(0)
+    leaves = dict.fromkeys(_leaves(tree)) | dict.fromkeys((r"\w", r"\s", "\n"))
+    kinds = [re.compile(leaf, pattern.flags & (re.I | re.A)) for leaf in leaves]
+    # runs whose characters are the same to every part of the pattern are one attack
+    runs = {tuple(tuple(bool(kind.match(char)) for kind in kinds) for char in run): run for run in reversed(RUNS)}
+    pairs = [("go", run) for run in reversed(runs.values())]
+    loops = list(dict.fromkeys(_loops(tree, rng)))
     rng.shuffle(loops)
     pairs += loops[:_LOOPS]
     pairs += [("", before + loop) for before, loop in loops[:_LOOPS]]
     pairs += [("", before or loop) for before, loop in loops[:_LOOPS]]
-    for before, run in pairs:
+    for before, run in dict.fromkeys(pairs):
         for end in _ENDS:
             yield repr(f"{before}+{run}*{end}"), partial(repeat, before, run, end)
+
+
+def _leaves(tree: Any) -> Iterator[str]:
+    """Yield the parts of a parsed pattern that match one character, as patterns."""
+    for kind, value in tree:
+        if kind in (op.LITERAL, op.NOT_LITERAL):
+            yield re.escape(chr(value))
+        elif kind is op.IN:
+            yield f"[{''.join(map(_write_member, *zip(*value, strict=True)))}]"
+        else:
+            for part in _parts(kind, value):
+                yield from _leaves(part)
+
+
+def _write_member(kind: Any, value: Any) -> str:
+    """Return a member of a class as it stands in a pattern."""
+    if kind is op.RANGE:
+        return "-".join(re.escape(chr(end)) for end in value)
+    return "^" if kind is op.NEGATE else _SHORT_FORMS[value] if kind is op.CATEGORY else re.escape(chr(value))
+
+
+def _parts(kind: Any, value: Any) -> list[Any]:
+    """Return the parsed patterns in a part of one."""
+    if kind in _REPEATS:
+        return [value[2]]
+    if kind is op.BRANCH:
+        return list(value[1])
+    if kind in (op.SUBPATTERN, op.ASSERT, op.ASSERT_NOT):
+        return [value[-1]]
+    if kind is op.GROUPREF_EXISTS:
+        return [part for part in value[1:] if part]
+    return [value] if kind is op.ATOMIC_GROUP else []
 
 
 def _write(tree: Any, rng: random.Random) -> str:
@@ -152,54 +196,52 @@ def _write_class(members: Any, rng: random.Random) -> str:
 def _loops(tree: Any, rng: random.Random, before: str = "") -> Iterator[tuple[str, str]]:
     """Yield what leads to each long loop of a parsed pattern, and what it repeats."""
     for kind, value in tree:
-        parts: list[Any] = []
-        if kind in _REPEATS:
-            parts = [value[2]]
-            if value[1] > 8:
-                yield from ((before[-200:], loop) for loop in (_write(value[2], rng) for _ in range(3)) if loop)
-        elif kind is op.BRANCH:
-            parts = list(value[1])
-        elif kind is op.SUBPATTERN:
-            parts = [value[3]]
-        elif kind is op.ATOMIC_GROUP:
-            parts = [value]
-        elif kind in (op.ASSERT, op.ASSERT_NOT):
-            parts = [value[1]]
-        for part in parts:
+        if kind in _REPEATS and value[1] > 8:
+            yield from ((before[-200:], loop) for loop in (_write(value[2], rng) for _ in range(3)) if loop)
+        for part in _parts(kind, value):
             yield from _loops(part, rng, before)
         before += _write_node(kind, value, rng)
 
 
-def find_growth(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:
-    """Return how much more time a text of four times the size takes, or 0 if even that takes almost none.
+def find_growth(
+    call: Callable[[str], object], make: Callable[[int], str], least: int = 2**14, most: int = 2**20
+) -> float:
+    """Return how much more time a text takes than a quarter of it, or 0 if it takes almost none.
 
-    The time is that of the thread, the shortest of several runs, so other work on the machine does not count. A loop
-    with an upper bound grows like one without until it reaches the bound, so a longer text must show the same.
+    The text is so long that its time can be measured, and that a quarter of it reaches the upper bounds of loops: until
+    then, the time grows as it would without. The time is that of the thread, so other work on the machine does not
+    count. Where few characters take long, more would never end.
     """
-    if min(_measure(call, make(20)) for _ in range(2)) > _MEASURABLE_S:
-        return 99.0  # exponential: a longer text would never end
-    if _measure(call, make(4 * size)) < _MEASURABLE_S:
-        return 0.0
+    call(make(1))  # compiles a pattern
+    for size in (*range(8, 64, 4), 64, 128, 256, 512):
+        if all(_measure(call, make(size)) > _EXPLOSIVE_S for _ in range(2)):
+            return 99.0
+    size = least
+    while size < most and _measure(call, make(size)) < _MEASURABLE_S:
+        size *= 4
     growth = _compare(call, make, size)
-    return growth if growth < TIMES or size > _BOUND else min(growth, _compare(call, make, 6 * size))
+    if not growth or _measure(call, make(size)) > 50 * _MEASURABLE_S:
+        return growth
+    # A longer text must show it, too: where memory no longer fits into a cache, that costs time once.
+    return min(growth, _compare(call, make, 4 * size))
 
 
 def _compare(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:
-    """Return the smallest of several measurements of the growth, fewer of them if they take long."""
+    """Return the smallest of several measurements of the growth, or 0 if one is that of linear time."""
     growth = 99.0
     for runs in (1, 2, 4):
-        long = min(_measure(call, make(4 * size)) for _ in range(runs))
-        growth = min(growth, long / max(min(_measure(call, make(size)) for _ in range(runs + 1)), 1e-6))
-        if growth < TIMES or (runs > 1 and long > 50 * _MEASURABLE_S):
+        long = min(_measure(call, make(size)) for _ in range(runs))
+        growth = min(growth, long / max(min(_measure(call, make(size // 4)) for _ in range(runs + 1)), 1e-6))
+        if growth < TIMES or long < _MEASURABLE_S:
+            return 0.0
+        if runs > 1 and long > 50 * _MEASURABLE_S:
             break
     return growth
 
 
-TIMES = 8
-"""Largest growth of the time for a text of four times the size: less than 3 for twice the size."""
-_MEASURABLE_S = 0.002
-_BOUND = 1000
-"""Characters within which loops with an upper bound reach it."""
+TIMES = 6
+"""Smallest growth of the time that is no longer linear, for a text of four times the size."""
+_MEASURABLE_S, _EXPLOSIVE_S = 0.002, 0.02
 
 
 def _measure(call: Callable[[str], object], text: str) -> float:

@@ -48,11 +48,17 @@ def translate_error(error: BaseException, path: str, *, read_only: bool, busy_s:
     if code.startswith("SQLITE_IOERR"):
         return _explain_input_output(path, code, message)
     if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return NotALibrary(
-            f"{path} is damaged or not a SQLite database ({message}). Restore a copy, or save what "
-            f"can be read with: hardwon memory export {path} FILE"
-        )
+        return make_damaged_error(path, f"is damaged or not a SQLite database ({message})")
+    if message.startswith("no such "):
+        return make_damaged_error(path, f"has lost a part of its schema ({message})")
     return LibraryError(f"{path}: {message}")
+
+
+def make_damaged_error(path: str, words: str) -> NotALibrary:
+    """Return the error for a file that cannot be used, with the ways to what it holds."""
+    return NotALibrary(
+        f"{path} {words}. Restore a copy, or save what can be read with: hardwon memory export {path} FILE"
+    )
 
 
 def _explain_full(path: str) -> LibraryUnwritable:

@@ -1,6 +1,7 @@
 """No input is a failure of the server: what cannot be is refused by a problem that names it; damage has a name."""
 
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -306,6 +307,8 @@ TROUBLE = {
     "replaced": lambda file: shutil.copy(file, file.with_suffix(".new")) and file.with_suffix(".new").replace(file),
     "folder deleted": lambda file: shutil.rmtree(file.parent),
     "emptied": lambda file: file.write_bytes(b""),
+    "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "of zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
     "another file": lambda file: file.write_bytes(b"no library" * 1000),
     "damaged row": lambda file: harm(file, "UPDATE items SET record = '{'"),
     "damaged schema": lambda file: harm(file, "DROP TABLE usages"),
@@ -318,6 +321,7 @@ TROUBLE = {
 def test_a_client_gets_the_name_of_the_library_and_no_folder(own, kind, caplog):
     """Of an error of the library, its token file or an import. The log has the whole path."""
     gone = kind in ("deleted", "replaced", "folder deleted")
+    damaged = {"damaged row": {200, 500}, "of zeros": {200, 503}, "cut": {503}, "emptied": {503}}
     with Plain(create_app(own), base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as client:
         assert client.get("/v1/stats").status_code == 200
         for _ in range(3 * gone):
@@ -332,6 +336,9 @@ def test_a_client_gets_the_name_of_the_library_and_no_folder(own, kind, caplog):
     if gone:
         assert {answer.status_code for answer in answers} == {503}
         assert own.exists() == (kind == "replaced")
+    statuses = {answer.status_code for answer in answers if answer.status_code != 404} - {400, 422}
+    assert statuses <= damaged.get(kind, statuses)
+    assert max(statuses) == max(damaged.get(kind, statuses))
     for answer in answers:
         assert own.parent.name not in answer.text
         assert "/tmp/" not in answer.text

@@ -1,10 +1,12 @@
+import os
 import sqlite3
+from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import LibraryMissing
+from hardwon.memory.errors import LibraryMissing, NotALibrary
 from hardwon.memory.storage.database import Store
 
 
@@ -135,3 +137,32 @@ def test_a_file_that_was_replaced_is_noticed(store, path):
     path.unlink()
     path.with_suffix(".old").rename(path)
     store.freshness.version()
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.5, 0.99])
+def test_a_file_that_was_cut_is_noticed(store, path, rest):
+    """Before a write is acknowledged. SQLite would write to the rest, and read from its cache."""
+    write(path)
+    store.freshness.version()
+    store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.freshness.version()
+    os.truncate(path, int(path.stat().st_size * rest))
+    for _ in range(2):
+        with pytest.raises(NotALibrary, match=r"damaged|was cut while the library was open.*memory export"):
+            store.freshness.version()
+    with pytest.raises(NotALibrary), store.transaction():
+        pass
+
+
+def test_a_file_that_another_process_compacted_is_whole(store, path):
+    with store.transaction() as connection:
+        connection.execute("CREATE TABLE filling AS SELECT zeroblob(200000) AS bytes")
+    store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.freshness.version()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("DROP TABLE filling")
+        other.execute("VACUUM")
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert store.freshness.version()
+    write(path)
+    assert store.rows("SELECT count(*) FROM items")

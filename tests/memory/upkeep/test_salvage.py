@@ -225,13 +225,28 @@ def test_the_command_writes_the_file_names_the_damage_and_fails(copy, tmp_path):
     assert f"{len(target.read_text().splitlines())} lines written" in result.stdout
 
 
-def test_a_file_without_its_first_page_is_no_library(copy, tmp_path):
+FIRST_PAGE = {"zeros": (0, bytes(4096)), "noise": (0, b"\xa5\5\r" * 1365), "no schema": (100, bytes(3996))}
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+@pytest.mark.parametrize("what", FIRST_PAGE)
+def test_a_lost_first_page_costs_nothing(copy, tmp_path, what, is_compact):
+    """It only lists the other pages of the schema, which name their rows."""
+    if is_compact:  # other pages
+        change(copy, "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
+    at, page = FIRST_PAGE[what]
     content = copy.read_bytes()
-    copy.write_bytes(b"SQLite format 3\0" + bytes(4080) + content[4096:])
+    copy.write_bytes(content[:at] + page + content[at + len(page) :])
+    assert save(copy, tmp_path / "out.jsonl") == (EPISODES, ITEMS, ["the first page of the file is damaged"])
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 50_000])
+def test_a_file_without_any_page_of_the_schema_is_no_library(copy, tmp_path, size):
+    copy.write_bytes(b"SQLite format 3\0"[:size] + bytes(max(0, size - 16)))
     with pytest.raises(NotALibrary, match="Restore a copy"):
         salvage(copy, "default", tmp_path / "out.jsonl")
     refused = CliRunner().invoke(app, ["memory", "export", str(copy), str(tmp_path / "out.jsonl")])
-    assert refused.exit_code == 1
+    assert (refused.exit_code, type(refused.exception)) == (1, SystemExit)
     assert "memory export" not in refused.stderr  # it was just tried
 
 

@@ -427,7 +427,10 @@ def check_library_file(path: Path, read_only: bool) -> None:
     if not head:
         _wait_for_creator(path)
     elif head != _MAGIC:
-        raise NotALibrary(f"{path} is not a hardwon library (not even a SQLite database). Give another path.")
+        raise NotALibrary(
+            f"{path} is not a hardwon library (not even a SQLite database). Give another path; if it was one, restore "
+            f"a copy or run: hardwon memory export {path} FILE"
+        )
 
 
 def make_missing_error(path: Path, words: str = "there is no library at") -> NotALibrary:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hardwon.memory.errors import HardwonError, LibraryMissing
 from hardwon.memory.privacy.private_files import OwnLock
+from hardwon.memory.sqlite_errors import make_damaged_error
 
 from .schema_check import check_schema
 
@@ -40,6 +41,7 @@ class Freshness:
         """Create the record of a store that is being opened; `start` completes it."""
         self._path, self._lock, self._translate, self._snapshot = path, lock, translate, snapshot
         self._inode: tuple[int, int] | None = None
+        self._size = 0
         self._generation: int | None = None
         self._schema: int | None = None
         self._filed_at: int | None = None
@@ -63,7 +65,7 @@ class Freshness:
         self._schema = self._read_schema_version()
         if self._path != ":memory:":
             stat = Path(self._path).stat()
-            self._inode = stat.st_dev, stat.st_ino
+            self._inode, self._size = (stat.st_dev, stat.st_ino), stat.st_size
 
     # -- versions ---------------------------------------------------------------------------------
 
@@ -83,7 +85,7 @@ class Freshness:
         return self.data_version(), self.connection.total_changes
 
     def check_same_file(self) -> None:
-        """Check that the path still refers to the file that was opened; otherwise writes would be lost."""
+        """Check that the path still refers to the file that was opened, and whole; otherwise writes would be lost."""
         if self._inode is None:
             return
         try:
@@ -96,6 +98,25 @@ class Freshness:
             raise LibraryMissing(
                 f"{self._path} {change} while the library was open. Restore the file, or reopen the library."
             )
+        if stat.st_size < self._size:
+            self._check_whole()
+        self._size = stat.st_size
+
+    def _check_whole(self) -> None:
+        """Check that a file that became shorter was compacted. Of one that was cut, SQLite would write to the rest."""
+        run = self._file.execute
+        try:
+            (mapped,) = run("PRAGMA mmap_size").fetchone() or (0,)
+            run("PRAGMA mmap_size = 0")  # to read a mapped page that is no longer there would end the process
+            run("PRAGMA shrink_memory")
+            is_whole = (
+                run("PRAGMA quick_check(1)").fetchone() == ("ok",) and run("SELECT 1 FROM sqlite_master").fetchone()
+            )
+            run(f"PRAGMA mmap_size = {mapped}")
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+        if not is_whole:
+            raise make_damaged_error(self._path, "was cut while the library was open")
 
     @property
     def changes(self) -> int:

@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryDamaged, LibraryError
+from hardwon.memory.sqlite_errors import translate_error
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows
 from hardwon.memory.storage.database import Store
 
@@ -32,6 +33,8 @@ def readable(name: str) -> Iterator[None]:
     except RecursionError as error:
         raise ConfigError("the data is nested too deeply. Send flatter lists and objects.") from error
     except UNREADABLE as error:
+        if isinstance(error, sqlite3.Error):
+            raise translate_error(error, name, read_only=False, busy_s=0.0) from error
         raise LibraryError(
             f"{name} has a row that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
             f"Find it with: hardwon memory verify {name}"
@@ -69,6 +72,8 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             store = getattr(self._file, "store", None)
             cause = find_wrong_type(method, (self, *args), kwargs) or (store and _find_damage(store, error))
+            if not cause and store and isinstance(error, sqlite3.Error):  # of a file that is no database any more
+                cause = store.translate(error)
             if not cause:
                 raise
             raise cause from error

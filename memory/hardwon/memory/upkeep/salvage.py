@@ -2,9 +2,10 @@
 
 The rows that SQLite can still read are copied by their numbers, without indexes, into a new file, and that is exported.
 Nothing of the damaged file's schema is executed: a table is copied only if its definition is the one of hardwon. The
-copy of an older library is migrated. A file with a wrong header is read from a copy with the right one.
+copy of an older library is migrated. A file with a wrong header or first page is read from a copy with the right one.
 """
 
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -36,6 +37,13 @@ _FIELDS = (
     ("application", 68, (APPLICATION_ID.to_bytes(4, "big"),)),
 )
 """Fields of the header of a file, with their places, and what SQLite and hardwon write there."""
+_LEAF = b"\r"
+"""The first byte of a page with rows of a table."""
+_ENTRY = re.compile(
+    rb"[\x80-\xff]{0,2}[\0-\x7f]([\x80-\xff]?[\0-\x7f])[\6-\x0a](?:\x17|\x1b)"
+    rb"(?:[\x80-\xff]?[\0-\x7f]){2}[\0-\6](?:[\x80-\xff]{0,2}[\0-\x7f])(?:table|index)[a-z]"
+)
+"""A row of the schema: its size, number and types, then whether it is a table or an index, and its name."""
 _NEWER = 1 << 10
 """Greater numbers are no version of a schema, but damage."""
 _TABLES = ("namespaces", *SUMMED)
@@ -63,9 +71,13 @@ def salvage(path: Path, namespace: str, target: Path) -> Salvage:
     """Write the readable records of one namespace of a damaged file to a JSONL file."""
     with _make_folder(target) as folder:
         copy = Path(folder) / "copy.db"
-        whole, damage = _mend_header(path, Path(folder) / "mended.db")
-        with _open_damaged(whole, path) as (source, version):
-            damage += _copy_tables(source, copy, version)
+        try:
+            damage = _copy_readable(path, path, copy)
+        except NotALibrary:
+            if not (page := _make_first_page(path)):
+                raise
+            whole = _copy_with(path, page, Path(folder) / "whole.db")
+            damage = ["the first page of the file is damaged", *_copy_readable(whole, path, copy)]
         try:
             store = Store(copy)
         except UNREADABLE as error:
@@ -74,9 +86,20 @@ def salvage(path: Path, namespace: str, target: Path) -> Salvage:
             return _export(store, namespace, target, damage)
 
 
+def _copy_readable(file: Path, path: Path, copy: Path) -> list[str]:
+    """Copy the readable rows of a file to a new one; return what is damaged."""
+    whole, damage = _mend_header(file, copy.with_name("mended.db"))
+    with _open_damaged(whole, path) as (source, version):
+        return damage + _copy_tables(source, copy, version)
+
+
 def _export(store: Store, namespace: str, target: Path, damage: list[str]) -> Salvage:
     """Export a namespace of the copy, without what is unreadable in it."""
     numbers = dict(store.rows("SELECT name, id FROM namespaces"))
+    if not numbers:  # its table is lost; most libraries have no other
+        with store.transaction() as connection:
+            connection.execute("INSERT INTO namespaces(id, name) VALUES (1, 'default')")
+        numbers = {"default": 1}
     if namespace not in numbers:
         raise UnknownName.of("namespace", namespace, numbers)
     damage += [f"{row} is damaged" for row in find_damaged_rows(store.connection) if not row.missing]
@@ -104,14 +127,64 @@ def _mend_header(path: Path, mended: Path) -> tuple[Path, list[str]]:
     wrong = [(name, at, form[0]) for name, at, form in fields if header[at : at + len(form[0])] not in form]
     if not wrong or {"name", "application"} <= {name for name, *_ in wrong}:  # or no file of ours
         return path, []
-    shutil.copyfile(path, mended)
-    if (log := Path(f"{path}-wal")).exists():
-        shutil.copyfile(log, f"{mended}-wal")
     for _, at, value in wrong:
         header[at : at + len(value)] = value
-    with mended.open("r+b") as file:
-        file.write(header)
+    _copy_with(path, header, mended)
     return mended, [f"the {name} in the header of the file is wrong" for name, *_ in wrong]
+
+
+def _copy_with(path: Path, beginning: bytes | bytearray, copy: Path) -> Path:
+    """Copy a file and its log, with another beginning; return the path of the copy."""
+    shutil.copyfile(path, copy)
+    if (log := Path(f"{path}-wal")).exists():
+        shutil.copyfile(log, f"{copy}-wal")
+    with copy.open("r+b") as file:
+        file.write(beginning)
+    return copy
+
+
+def _make_first_page(path: Path) -> bytes:
+    """Return a first page that refers to the other pages of the schema; nothing if there are none.
+
+    The schema of a library takes several pages, and the first one only lists them: the largest row number in each page
+    but the last, from the end of the page, with their places at its beginning.
+    """
+    with path.open("rb") as file:
+        first = file.read(_PAGE)
+        if SCHEMA_VERSION < int.from_bytes(first[60:64], "big") < _NEWER:  # that of a newer hardwon
+            return b""
+        pages = enumerate(iter(lambda: file.read(_PAGE), b""), 2)
+        rows = {number: _read_schema_rows(page) for number, page in pages if page[:1] == _LEAF}
+    *most, last = sorted((number for number in rows if rows[number]), key=lambda number: rows[number]) or [0]
+    if not last:
+        return b""
+    page, places, end = bytearray(_PAGE), b"", _PAGE
+    for _, at, form in _FIELDS:
+        page[at : at + len(form[0])] = form[0]
+    numbers = [(16, 2, _PAGE), (28, 4, path.stat().st_size // _PAGE), (60, 4, SCHEMA_VERSION)]
+    for at, size, number in numbers:
+        page[at : at + size] = number.to_bytes(size, "big")
+    for number in most:
+        row = max(rows[number])
+        cell = number.to_bytes(4, "big") + (bytes([0x80 | row >> 7]) if row > 127 else b"") + bytes([row & 127])
+        page[end - len(cell) : end], end = cell, end - len(cell)
+        places += end.to_bytes(2, "big")
+    tree = b"\5\0\0" + len(most).to_bytes(2, "big") + end.to_bytes(2, "big") + b"\0" + last.to_bytes(4, "big")
+    page[100 : 100 + len(tree + places)] = tree + places
+    return bytes(page)
+
+
+def _read_schema_rows(page: bytes) -> list[int]:
+    """Return the row numbers in a page of the schema; of any other page, none."""
+    rows = []
+    for at in range(8, 8 + 2 * int.from_bytes(page[3:5], "big"), 2):
+        cell = page[int.from_bytes(page[at : at + 2], "big") :]
+        match = _ENTRY.match(cell)
+        if match is None:
+            return []
+        *high, low = match[1]
+        rows.append((high[0] & 127) * 128 + low if high else low)
+    return rows
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
-from hardwon.memory.errors import LibraryBusy
+from hardwon.memory.errors import LibraryBusy, LibraryError
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.privacy.deadlines import deadline
@@ -55,7 +55,7 @@ def begin_run(
 
 def name_draws(library: ExperienceLibrary, seed: int, task: str) -> str:
     """Return the seed of a run's random draws, which differ from episode to episode."""
-    with suppress(LibraryBusy), deadline(BEFORE_CALL_S):
+    with suppress(LibraryError), deadline(BEFORE_CALL_S):
         return f"{seed}:{task}:{library.episodes.count()}"
     return f"{seed}:{task}"
 

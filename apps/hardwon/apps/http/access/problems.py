@@ -17,7 +17,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from hardwon.apps.shared.argument_errors import SHOWN, sentence
-from hardwon.memory.errors import HardwonError, LibraryMissing, LibraryReadOnly, LibraryUnwritable, TooMuchFeedback
+from hardwon.memory.errors import (
+    HardwonError,
+    LibraryDamaged,
+    LibraryMissing,
+    LibraryReadOnly,
+    LibraryUnwritable,
+    NotALibrary,
+    TooMuchFeedback,
+)
 
 MEDIA_TYPE = "application/problem+json"
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
@@ -26,6 +34,8 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (LibraryReadOnly, 403),
     (LibraryUnwritable, 503),
     (LibraryMissing, 503),
+    (NotALibrary, 503),
+    (LibraryDamaged, 500),
     (ConnectionError, 503),
     (LookupError, 404),
     (ValueError, 422),
