@@ -76,7 +76,7 @@ class PracticingPolicy(PolicyRole):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._loss = replace(self._loss, temperature=PRACTICES)
+        self._temperature = PRACTICES
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Take nothing from the arms."""

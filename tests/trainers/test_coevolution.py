@@ -132,10 +132,10 @@ def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, t
         trials.append(trial)
         add(self, trial)
 
-    def learn(self: Learner, sequences: Any, *more: Any) -> Any:
+    def learn(self: Learner, sequences: Any, *more: Any, **how: Any) -> Any:
         for each in sequences:
             learned.setdefault(each.role, set()).add(each.trace)
-        return step(self, sequences, *more)
+        return step(self, sequences, *more, **how)
 
     get_agent = AgentPool.get_agent
     monkeypatch.setattr(AgentPool, "get_agent", lambda self, spec: asked.append(spec) or get_agent(self, spec))  # type: ignore[func-returns-value]

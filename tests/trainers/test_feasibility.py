@@ -251,7 +251,6 @@ def test_the_command_says_why_and_exits_with_1(corridor, tmp_path, monkeypatch, 
         ({"library": {"path": "some.db"}, "arms": {"control": 2}}, "library.path is set, and no arm shows"),
         ({"roles": {"policy": {"credit": {"name": "igpo"}}}}, "igpo needs the signal answer, which nothing feeds"),
         ({"roles": {"policy": {"credit": {"name": "rlvmr"}}}}, "rlvmr needs the signal tags, which nothing feeds"),
-        ({"roles": {"policy": {"loss": {"temperature": 0.5}}}}, "sampled at 1.0; leave it out"),
         ({"roles": {"policy": {"credit": {"outcome": "points"}}}}, "points"),
     ],
 )

@@ -12,6 +12,7 @@ import torch
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn
+from hardwon.trainers.algorithms import learner, logprobs
 from hardwon.trainers.algorithms.imitation import (
     Examples,
     Imitation,
@@ -193,11 +194,40 @@ def test_updates_go_on_from_a_saved_state():
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
 
 
-def test_the_same_seed_gives_the_same_curve():
-    given = build_examples([walk(1, 2, 3, id=str(n)) for n in range(5)], render)
+def test_the_same_seed_gives_the_same_curve_and_another_one_another():
+    given = build_examples([walk(1, 2, 3 + n, id=str(n)) for n in range(5)], render)
     settings = WarmStart(updates=5, batch=2)
     curves = [learn(model(), given, settings, seed=7).curve for _ in range(2)]
     assert curves[0] == curves[1]
+    assert learn(model(), given, settings, seed=8).curve != curves[0]
+
+
+def test_all_weights_fall_by_a_hundredth_of_the_rate():
+    """Beside what the same update of a role does; the rate rises over five updates."""
+    given, made, role, before = build_examples([walk(1, 2)], render), model(), model(), model()
+    learn(made, given, WarmStart(updates=1, lr=0.5))
+    settings = learner.LearnerSettings(lr=0.5, warmup=5, decay=1)
+    learner.Learner(role, role.parameters(), settings).step(given, learner.LossSettings(kind="imitation"))
+    for ours, its, old in zip(made.parameters(), role.parameters(), before.parameters(), strict=True):
+        assert torch.allclose(its - ours, 0.1 * 0.01 * old, atol=1e-6)
+
+
+@pytest.mark.parametrize(("budget", "passes"), [(1, 4), (4096, 1)])
+def test_the_budget_is_that_of_a_micro_batch_also_after_a_restart(monkeypatch, budget, passes):
+    """One that does not fit a sequence reads one in each pass."""
+    read = []
+
+    def note(*given, **how):
+        read.append(1)
+        return logprobs.forward(*given, **how)
+
+    monkeypatch.setattr(learner, "forward", note)
+    examples = build_examples([walk(1, 2, 3, id=str(n)) for n in range(4)], render)
+    imitation = Imitation(model(), examples, WarmStart(updates=2, batch=4), budget=budget)
+    imitation.update()
+    again = Imitation.restore(imitation.write_state(), model(), imitation.settings, budget=budget)
+    again.update()
+    assert len(read) == 2 * passes
 
 
 def test_nothing_to_imitate_is_said():

@@ -318,6 +318,13 @@ def test_the_divergence_pulls_back_to_the_reference(model):
     assert found[-1] < found[0] / 2
 
 
+def test_what_is_read_before_an_update_has_the_temperature_of_the_samples(model):
+    """The policy is its own reference and its own old policy, so neither differs from it at the first update."""
+    loss = LossSettings(kl=1.0, old="trainer")
+    same = learner(model, lr=0.0, minibatches=2).step(streams(), loss, reference=model, temperature=0.7)
+    assert (same["kl"], same["kl_old"]) == pytest.approx((0.0, 0.0), abs=1e-6)
+
+
 def test_a_frozen_copy_is_not_trained_and_the_model_still_is(model):
     copied = freeze_copy(model)
     assert not any(weights.requires_grad for weights in copied.parameters())

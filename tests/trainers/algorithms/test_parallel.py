@@ -100,12 +100,12 @@ def test_team_changes_a_step_only_once_its_workers_wait():
     single, team = parallel.SingleProcess(), Alone(0, 2, shards=True)
     for alone in (single, team):
         alone.check_loss(loss)
-        assert alone.share_step("policy", streams, loss) is streams
+        assert alone.share_step("policy", streams, loss, 0.7) is streams
         assert alone.count_idle_passes(3) == 0
         assert alone.sum_update([], {"tokens": 4.0}) == {"tokens": 4.0}
     team.active = True
-    assert len(team.share_step("policy", streams, loss)) < len(streams)
-    assert team.sent == ("step", ("policy", streams, loss))
+    assert len(team.share_step("policy", streams, loss, 0.7)) < len(streams)
+    assert team.sent == ("step", ("policy", streams, loss, 0.7))
     assert team.count_idle_passes(3) == 1
     assert team.sum_update([], {"tokens": 4.0}) == {"tokens": 8.0}
     with pytest.raises(ConfigError, match=r"loss\.kl=0"):
@@ -123,6 +123,17 @@ def test_a_learner_joins_the_processes_of_its_run_under_its_role(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     learner("whole")
     assert team.steps == {"policy": joined.step}
+
+
+def test_the_workers_get_the_loss_and_the_temperature_of_the_step(monkeypatch):
+    from tests.trainers.learn_together import LOSS, learner, streams as made
+
+    monkeypatch.setattr(parallel, "_TEAM", [team := Alone(0, 2)])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    joined, streams = learner("whole"), made()
+    team.active = True
+    joined.step(streams, LOSS, temperature=0.7)
+    assert team.sent == ("step", ("policy", streams, LOSS, 0.7))
 
 
 def find_blank_keys(value: Any) -> list[Any]:

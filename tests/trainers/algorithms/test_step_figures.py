@@ -113,11 +113,11 @@ def test_each_layer_of_the_base_is_sharded_and_its_adapter_is_not(monkeypatch):
 
 
 def test_a_worker_shares_its_steps_from_the_start_job_on():
-    jobs = [("start", "checkpoint"), ("step", ("policy", ["a"], "loss")), ("end", None)]
+    jobs = [("start", "checkpoint"), ("step", ("policy", ["a"], "loss", 0.7)), ("end", None)]
     steps, closed = list[Any](), list[bool]()
     session = SimpleNamespace(close=lambda: closed.append(True))
     team = SimpleNamespace(receive_job=lambda: jobs.pop(0), active=False)
-    team.steps = {"policy": lambda sequences, loss: steps.append((sequences, loss, team.active))}
+    team.steps = {"policy": lambda *given, **how: steps.append((*given, how, team.active))}
     parallel.run_worker(cast(Any, team), lambda checkpoint: session)
-    assert steps == [(["a"], "loss", True)]
+    assert steps == [(["a"], "loss", {"temperature": 0.7}, True)]
     assert closed == [True]

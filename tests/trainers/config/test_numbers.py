@@ -166,7 +166,7 @@ def test_a_number_far_out_of_its_range_is_refused_with_path_and_value(path, whol
         ("tasks.compose.prefixed.groups", 0, r"prefixed\.groups is 0"),
         ("tasks.compose.retry.attempts", 1, r"retry\.attempts is 1"),
         ("tasks.compose.revise.temperature", 0, r"revise\.temperature is 0"),
-        ("tasks.compose.instructions.decay", 1, r"instructions\.decay is 1"),
+        ("tasks.compose.instructions.decay", 1, r"instructions\.decay is 1; use a number from 0 to 0\.999"),
         ("tasks.sampler.share.start", 0.6, r"share\.start is 0\.6; use a number from 0 to 0\.5"),
         ("tasks.sampler.informative.floor", 0, r"informative\.floor is 0"),
         ("tasks.compose.repair.copies", 2_000_000, r"tasks\.compose\.repair\.copies is 2e\+06"),

@@ -14,7 +14,9 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, b
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms import learner, logprobs
 from hardwon.trainers.algorithms.imitation import Imitation, WarmStart
+from hardwon.trainers.algorithms.settings import LearnerSettings
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
@@ -108,9 +110,10 @@ def test_all_questions_about_a_subject_are_on_one_side():
 # -- learning
 
 
-def build_study(updates=120, is_word=True):
+def build_study(updates=120, is_word=True, seed=0, budget=4096):
     engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("admission",))
-    parts = Parts(RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"))
+    config = RoleConfig(learner=LearnerSettings(budget=budget))
+    parts = Parts(config, engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"), seed)
     learning = None if updates is None else WarmStart(updates=updates, batch=8, lr=1e-2)
     decider = Decider(parts.engine, PROMPTS, "share", role="admission") if is_word else None
     return SupervisedStage(parts, "admission", decider, learning)
@@ -141,6 +144,41 @@ def test_stage_1_makes_the_answer_depend_on_the_text(is_word, before, words):
     told = asyncio.run(stage.describe())
     assert words in told
     assert re.search(r"(0\.9|1\.0)\d", told)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_the_order_follows_the_seed_of_the_run_also_after_a_restart(seed):
+    marked, kept = [ask(n) for n in range(40)], dict[str, Any]()
+    straight = build_study(updates=4, seed=seed).learn(marked, print)
+    other = build_study(updates=4, seed=seed + 1).learn(marked, print)
+    halved = build_study(updates=4, seed=seed)
+    halved.goes_on = lambda imitation: kept.update(imitation.write_state()) is None and len(imitation.curve) < 2
+    halved.learn(marked, print)
+    resumed = build_study(updates=4, seed=seed)
+    resumed._parts.model.load_state_dict(halved._parts.model.state_dict())
+    resumed.begun = kept
+    assert halved.is_stopped
+    assert resumed.learn(marked, print).curve == straight.curve != other.curve
+
+
+@pytest.mark.parametrize(("budget", "passes"), [(1, 8), (4096, 1)])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_micro_batch_has_the_budget_of_the_learner(monkeypatch, budget, passes, is_resumed):
+    """One that does not fit a question reads one in each pass."""
+    marked, read = [ask(n) for n in range(40)], []
+    stage = build_study(updates=1, budget=budget)
+    if is_resumed:
+        stopped = build_study(updates=1)
+        stopped.goes_on = lambda imitation: setattr(stage, "begun", imitation.write_state())
+        stopped.learn(marked, print)
+
+    def note(*given, **how):
+        read.append(1)
+        return logprobs.forward(*given, **how)
+
+    monkeypatch.setattr(learner, "forward", note)
+    stage.learn(marked, print)
+    assert len(read) == passes
 
 
 def test_nothing_is_learned_or_measured_without_questions():

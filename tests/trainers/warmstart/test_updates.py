@@ -291,6 +291,19 @@ def test_a_kill_after_the_last_update_writes_no_line_twice(corridor, monkeypatch
     assert [line["kind"] for line in lines(tmp_path / "run")] == ["warmstart", "train"]
 
 
+def test_a_micro_batch_has_the_budget_of_the_policy(corridor, monkeypatch):
+    budgets: list[int] = []
+    update = Imitation.update
+
+    def note(self: Imitation) -> None:
+        budgets.append(self._learner.settings.budget)
+        update(self)
+
+    monkeypatch.setattr(Imitation, "update", note)
+    train(corridor(run={"iterations": 0}, roles={"policy": {"learner": {"budget": 99}}}))
+    assert {*budgets} == {99}
+
+
 def test_a_short_warm_start_is_not_saved_on_its_way(corridor, monkeypatch):
     monkeypatch.setattr(updates, "_save", lambda *_: pytest.fail("saved"))
     assert train(corridor(run={"iterations": 0})).iterations == 0

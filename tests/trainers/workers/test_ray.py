@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hardwon.memory.errors import ConfigError, EngineUnreachable
+from hardwon.memory.errors import ConfigError
 from hardwon.trainers.workers import ray_cluster
 from hardwon.trainers.workers.ray_cluster import RayCluster, RayWorker
 
@@ -46,24 +46,3 @@ def test_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor, clu
 def test_more_workers_than_cpus_are_refused(cluster):
     with pytest.raises(ConfigError, match=r"rollouts\.workers is 500, and the Ray cluster has \d+ CPUs"):
         RayCluster(500)
-
-
-def test_an_address_without_a_cluster_is_refused(monkeypatch):
-    def refuse(**settings):
-        raise ConnectionError("connection refused")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    with pytest.raises(EngineUnreachable, match="no Ray cluster answers at RAY_ADDRESS=head:6379"):
-        RayCluster(2)
-
-
-def test_ray_that_does_not_start_says_where_to_look(monkeypatch):
-    def fail(address, **settings):
-        raise ConnectionError if address == "auto" else RuntimeError("the raylet died.\ndetails")
-
-    monkeypatch.setattr(ray, "init", fail)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(EngineUnreachable, match="Ray did not start on this machine: the raylet died"):
-        RayCluster(2)

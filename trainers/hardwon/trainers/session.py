@@ -135,12 +135,13 @@ class Session:
 
         def build_role(name: str) -> Role:
             parts = Parts(
-                _follow_sampling(name, config), models[name], prompts, engine, library, config.run.seed,
+                _follow_horizon(name, config), models[name], prompts, engine, library, config.run.seed,
                 explorer.source, demonstrations.find,
                 explored=lambda task, seed: explorer.explored((task, seed)),
                 episodes=lambda: explorer.trajectories(config.explore.worlds), instances=config.explore.worlds.all,
                 trained=config.tasks.train.all,
                 recall=config.library.recall, environment=environment, outcome=config.outcome, policy=config.policy,
+                temperature=config.run.temperature if name == "policy" else 1.0,
             )  # fmt: skip
             return _build_role(name, parts)
 
@@ -327,13 +328,13 @@ def _open_sources(
     return Sources({name: open_source(name, settings, parts) for name, settings in policy.sources.items()})
 
 
-def _follow_sampling(name: str, config: TrainConfig) -> RoleConfig:
-    """Return the settings of a role; the policy's loss follows the temperature of sampling and the horizon."""
+def _follow_horizon(name: str, config: TrainConfig) -> RoleConfig:
+    """Return the settings of a role; the terms of the policy's loss follow the horizon."""
     role = config.roles[name]
     if name != "policy":
         return role
     terms = {term: {**add_horizon(term, config.environment.max_steps), **own} for term, own in role.loss.terms.items()}
-    return replace(role, loss=replace(role.loss, temperature=config.run.temperature, terms=terms))
+    return replace(role, loss=replace(role.loss, terms=terms))
 
 
 def _build_role(name: str, parts: Parts) -> Role:

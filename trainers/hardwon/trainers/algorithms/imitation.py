@@ -211,7 +211,9 @@ class Imitation:
                 "(warmstart.examples of a run), such as max_turns."
             )
         parameters = parameters or parameters_of(model, role)
-        self._learner = Learner(model, parameters, _to_learner_settings(self.settings, budget), role=role)
+        self._learner = Learner(
+            model, parameters, _to_learner_settings(self.settings, budget), role=role, weight_decay=0.01
+        )
         self._batches = iterate_batches(examples, self.settings.batch, random.Random(seed))
         self.curve: list[float] = []
         """Loss before every update so far, in nats per token."""
@@ -308,7 +310,6 @@ def make_updates(
 def _to_learner_settings(settings: WarmStart, budget: int) -> LearnerSettings:
     return LearnerSettings(
         lr=settings.lr,
-        weight_decay=0.01,
         warmup=5,
         decay=settings.updates,
         budget=budget,

@@ -62,8 +62,9 @@ class Learner:
         settings: LearnerSettings | None = None,
         *,
         role: str = "",
+        weight_decay: float = 0.0,
     ) -> None:
-        """Prepare the optimizer and switch the model to evaluation mode.
+        """Prepare the optimizer and switch the model to evaluation mode; the decay of weights is decoupled.
 
         Raises:
             ConfigError: There are no parameters.
@@ -79,11 +80,13 @@ class Learner:
             self.parameters,
             lr=self.settings.lr,
             betas=(0.9, 0.95),
-            weight_decay=self.settings.weight_decay,
+            weight_decay=weight_decay,
             fused=True,
         )
         self.reference: Any = None
         """Default reference model of the KL term."""
+        self._temperature = 1.0
+        """Temperature of the step at hand."""
         self._terms = Terms()
         self._processes = join_processes(role, self.step)
         model.eval()  # no dropout: log-probabilities must match those of sampling
@@ -97,9 +100,14 @@ class Learner:
         return settings.lr * rising * falling
 
     def step(
-        self, sequences: Sequence[PackedSequence], loss: LossSettings | None = None, *, reference: Any = None
+        self,
+        sequences: Sequence[PackedSequence],
+        loss: LossSettings | None = None,
+        *,
+        reference: Any = None,
+        temperature: float = 1.0,
     ) -> dict[str, float]:
-        """Train on the sequences.
+        """Train on the sequences, which were sampled at a temperature.
 
         A sequence whose advantages are all 0 counts in the denominator. It is only read if the loss has a KL
         or entropy term. A step without any signal changes nothing. With several processes, each one reads its
@@ -109,14 +117,15 @@ class Learner:
             ConfigError: The KL term has no reference, or needs log-probabilities that a sharded base cannot give.
         """
         began, loss, tally = time.perf_counter(), loss or LossSettings(), Tally()
+        self._temperature = temperature
         if self.role:
             # a local engine shares the model and may have left another role's adapter active
             activate(self.model, self.role)
-        own_share = self._processes.share_step(self.role, sequences, loss)
+        own_share = self._processes.share_step(self.role, sequences, loss, temperature)
         self._processes.check_loss(loss, order=self.settings.order)
         self._terms.open(loss.terms)
         if self._terms:
-            frozen = FrozenPolicy(self.model, self.settings.budget, loss.temperature)
+            frozen = FrozenPolicy(self.model, self.settings.budget, temperature)
             own_share = sequences = self._terms.begin(sequences, frozen)
         by_turns = self.settings.order == "reverse-turns"
         reads_zero = self._terms.reads_zero
@@ -154,10 +163,10 @@ class Learner:
             part = scale(turn, factors)
             priors = self._read_prior_logprobs(part, loss, self.reference if reference is None else reference)
             # read anew: the updates of the later turns have moved the policy
-            old = self._compute_logprobs(self.model, part, loss)
+            old = self._compute_logprobs(self.model, part)
             before = {id(s): _PriorLogprobs(own, priors[id(s)].reference) for s, own in zip(part, old, strict=True)}
             self._update(part, before, loss, tally)
-            new = self._compute_logprobs(self.model, part, loss)
+            new = self._compute_logprobs(self.model, part)
             factors = move_factors(factors, [(b - a).tolist() for a, b in zip(old, new, strict=True)], part)
 
     def _split_into_updates(self, sequences: Sequence[PackedSequence]) -> list[list[PackedSequence]]:
@@ -186,17 +195,17 @@ class Learner:
         reference_logprobs: Sequence[Tensor | None] = [None] * len(sequences)
         # with a single update, `_accumulate` reads the old policy in its own pass, which saves one pass here
         if loss.old == "trainer" and not self._has_single_update:
-            old = self._compute_logprobs(self.model, sequences, loss)
+            old = self._compute_logprobs(self.model, sequences)
         if loss.kl:
             with self._open_reference(reference) as model:
-                reference_logprobs = self._compute_logprobs(model, sequences, loss)
+                reference_logprobs = self._compute_logprobs(model, sequences)
         return {
             id(sequence): _PriorLogprobs(*values)
             for sequence, *values in zip(sequences, old, reference_logprobs, strict=True)
         }
 
-    def _compute_logprobs(self, model: Any, sequences: Sequence[PackedSequence], loss: LossSettings) -> list[Tensor]:
-        return compute_logprobs(model, sequences, budget=self.settings.budget, temperature=loss.temperature)
+    def _compute_logprobs(self, model: Any, sequences: Sequence[PackedSequence]) -> list[Tensor]:
+        return compute_logprobs(model, sequences, budget=self.settings.budget, temperature=self._temperature)
 
     def _open_reference(self, reference: Any) -> AbstractContextManager[Any]:
         """Return a context that yields the reference model."""
@@ -259,7 +268,7 @@ class Learner:
         device, dtype = get_device_and_dtype(self.model)
         batch = collate(micro, device, dtype)
         is_bonus = bool(loss.entropy) or self._terms.has_entropy_gradient
-        new, entropies = forward(self.model, batch, temperature=loss.temperature, entropy_gradient=is_bonus)
+        new, entropies = forward(self.model, batch, temperature=self._temperature, entropy_gradient=is_bonus)
         added, unclipped = self._terms.weigh(new, entropies, batch, micro)
         if self.settings.denominator == "turns":
             own = [weights[key] for part in micro for key in _list_turn_keys(part)]

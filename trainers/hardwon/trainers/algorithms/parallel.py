@@ -24,10 +24,10 @@ from .samples import PackedSequence
 from .settings import LossSettings
 
 Job = tuple[str, Any]
-"""A job for the workers: ("start", checkpoint), ("step", (role, sequences, loss)) or ("end", None)."""
+"""A job for the workers: ("start", checkpoint), ("step", (role, sequences, loss, temperature)) or ("end", None)."""
 
 
-ParallelStep = Callable[[Sequence[PackedSequence], LossSettings], Any]
+ParallelStep = Callable[..., Any]
 """The training step of a role."""
 
 
@@ -35,7 +35,7 @@ class Processes(Protocol):
     """The processes that make one training step together, seen from one of them."""
 
     def share_step(
-        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings
+        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings, temperature: float
     ) -> Sequence[PackedSequence]:
         """Start the step in all processes and return the sequences that this one reads."""
         ...
@@ -61,7 +61,7 @@ class SingleProcess:
     """The only process of a run: it reads everything and has nobody to wait for."""
 
     def share_step(
-        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings
+        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings, temperature: float
     ) -> Sequence[PackedSequence]:
         """Return all sequences."""
         return sequences
@@ -94,13 +94,13 @@ class ProcessGroup:
     # -- one training step; alone until the workers wait ------------------------------------------------
 
     def share_step(
-        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings
+        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings, temperature: float
     ) -> Sequence[PackedSequence]:
         """Send the step to the workers, if this is the first process, and return this process's share."""
         if not self.active:
             return sequences
         if self.rank == 0:
-            self.broadcast_job(("step", (role, sequences, loss)))
+            self.broadcast_job(("step", (role, sequences, loss, temperature)))
         return self.select_share(sequences)
 
     def check_loss(self, loss: LossSettings, *, order: str = "together") -> None:
@@ -263,8 +263,8 @@ def run_worker(team: ProcessGroup, restore: Any) -> None:
                 # from now on learners share their steps; the warm start ran in the first process alone
                 team.active = True
             else:
-                role, sequences, loss = payload
-                team.steps[role](sequences, loss)
+                role, sequences, loss, temperature = payload
+                team.steps[role](sequences, loss, temperature=temperature)
     finally:
         signal.signal(signal.SIGTERM, before)
         if session is not None:

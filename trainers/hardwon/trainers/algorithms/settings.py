@@ -31,8 +31,6 @@ class LossSettings:
     """Weight of the KL divergence from the reference, in nats per token."""
     entropy: float = 0.0
     """Weight of the entropy bonus, in nats per token."""
-    temperature: float = 1.0
-    """Temperature at which the tokens were sampled."""
     terms: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further terms by name with their settings, such as epo: {}. Only the policy uses them."""
 
@@ -47,8 +45,6 @@ class LearnerSettings:
 
     lr: float = 3e-4
     """Peak learning rate of AdamW. 0 freezes the role: it acts, and is not trained."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay of every parameter."""
     warmup: int = 0
     """Updates over which the learning rate rises linearly to its peak."""
     decay: int | None = None

@@ -26,7 +26,7 @@ OUTCOME: Bounds = (-1_000_000, 1_000_000)
 
 _NAMES: dict[Bounds, str] = {
     SHARE: """
-        lr distil_lr weight_decay discount lam_turn lam_segment tau decay memory_share renamed target
+        lr distil_lr discount lam_turn lam_segment tau decay memory_share renamed target
         probability bound rate advance old saturated spread mean share keep most eta grounding start
         scope.balance share.step
     """,

@@ -37,7 +37,6 @@ def check(config: TrainConfig) -> None:
     _check_demonstrations(config)
     _check_trees(config)
     _check_schedule(config)
-    _check_temperatures(config)
     _check_memory(config)
     _check_lag(config)
     _check_length(config)
@@ -304,17 +303,6 @@ def _check_schedule(config: TrainConfig) -> None:
 def _writes_for_episodes(config: TrainConfig) -> bool:
     """Return whether a role of your own writes texts for the start of episodes."""
     return bool({*config.roles} - {"policy", "guide", "extractor", "admission"})
-
-
-def _check_temperatures(config: TrainConfig) -> None:
-    """Check that no loss names a temperature other than that of sampling."""
-    for name, role in config.roles.items():
-        sampled = config.run.temperature if name == "policy" else 1.0
-        if role.loss.temperature not in (1.0, sampled):
-            raise ConfigError(
-                f"roles.{name}.loss.temperature is {role.loss.temperature}, and its tokens are sampled at {sampled}; "
-                "leave it out: it follows the temperature of sampling."
-            )
 
 
 def _check_arms(config: TrainConfig) -> None:

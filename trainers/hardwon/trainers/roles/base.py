@@ -145,6 +145,8 @@ class Parts:
     """The kind of outcome of an episode."""
     policy: PolicySettings = field(default_factory=PolicySettings)
     """How the policy answers, for roles that play episodes themselves."""
+    temperature: float = 1.0
+    """Temperature at which the role's tokens are sampled."""
 
 
 class LearningRole:
@@ -185,15 +187,15 @@ class PolicyRole(LearningRole):
         super().__init__(parts, name)
         self._config = parts.config
         self._rollouts: list[Rollout] = []
-        self._loss = parts.config.loss
+        self._loss, self._temperature = parts.config.loss, parts.temperature
         self._shaped: dict[str, float] = {}
         """Share of traces that each shaper changed when the advantages were last computed."""
         self._demonstrate = parts.demonstrate or parts.source
         self._render = parts.prompts.rows if parts.prompts else None
 
     def change_loss(self, *, entropy: float, temperature: float) -> None:
-        """Change the coefficients of the loss that follow a schedule."""
-        self._loss = replace(self._loss, entropy=entropy, temperature=temperature)
+        """Change what follows a schedule: the weight of the entropy, and the temperature of sampling."""
+        self._loss, self._temperature = replace(self._loss, entropy=entropy), temperature
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Freeze a copy of the model as the reference if the loss has a KL term and there are no adapters."""
@@ -222,7 +224,7 @@ class PolicyRole(LearningRole):
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
         outcomes = {rollout.trajectory.id: rollout.outcome or 0.0 for rollout in rollouts}
         sequences = pack_samples(rows, advantages, outcomes=outcomes)
-        metrics = self._learner.step([*sequences, *examples], self._loss)
+        metrics = self._learner.step([*sequences, *examples], self._loss, temperature=self._temperature)
         return {
             **metrics,
             **counts,

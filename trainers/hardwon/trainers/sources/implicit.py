@@ -95,7 +95,7 @@ class ImplicitSource:
         # the learner divides by the number of traces, and the weights hold the mean over pairs already
         traces = len({sequence.trace for sequence in sequences})
         weighted = [replace(s, advantages=(weights.get(s.trace, 0.0) * traces,) * len(s.advantages)) for s in sequences]
-        metrics = learner.step(weighted, LossSettings(kind="imitation", temperature=self._parts.temperature))
+        metrics = learner.step(weighted, LossSettings(kind="imitation"), temperature=self._parts.temperature)
         drift = fmean(abs(value) for value in sums.values())
         return {
             "pairs": float(len(pairs)),
