@@ -14,7 +14,9 @@ library differ. The settings are fixed in this file.
 import argparse
 import json
 import random
+import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -29,8 +31,10 @@ from examples.experiments.infirmary import (
     SEEDS_PER_VILLAGE,
     TREATMENTS,
     VILLAGES,
+    Case,
     Infirmary,
     note_failure,
+    read_fact,
     teach,
     teach_all,
     write_rule,
@@ -60,6 +64,8 @@ UNTRAINED = ("control", "pasted", "rules", "teacher", "frozen", "oracle")
 """Arms with the roles as they start."""
 Arm = tuple[str, Callable[[], Path]]
 """Whose lessons are in the library, and what finds the folder of the weights, or trains them."""
+UPDATES = 900
+"""Updates of the base."""
 VISITS = 8
 """First visits to a village, each with a lesson, before its requests are answered."""
 
@@ -72,8 +78,10 @@ def run_seeds(villages: range) -> str:
 # -- the base and the start -----------------------------------------------------------------------
 
 
-def build_base(folder: Path, updates: int, seed: int = 0) -> None:
-    """Write a chat model of 0.6 million parameters that has learned to look rules up."""
+def build_base(folder: Path, seed: int = 0) -> None:
+    """Write a chat model of 0.6 million parameters that has learned to look rules up, unless that is done."""
+    if (folder / "tokenizer.json").exists():  # written last
+        return
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -93,9 +101,10 @@ def build_base(folder: Path, updates: int, seed: int = 0) -> None:
         )
     )
     chance, optimizer = random.Random(seed), torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
-    for update in range(updates):
+    began = time.monotonic()
+    for update in range(UPDATES):
         for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * min(1.0, (update + 1) / 100) * (1 - update / updates)
+            group["lr"] = 2e-3 * min(1.0, (update + 1) / 100) * (1 - update / UPDATES)
         ids, weights = _pad([_write_document(tokenizer, chance) for _ in range(64)], tokenizer.pad_token_id)
         logits = model(input_ids=ids, attention_mask=(weights > 0).long()).logits[:, :-1]
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
@@ -104,8 +113,9 @@ def build_base(folder: Path, updates: int, seed: int = 0) -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if update % 50 == 0:
-            print(f"base: update {update} of {updates}, loss {loss.item():.2f}", flush=True)
+        if update % 50 == 49:
+            left = (time.monotonic() - began) / (update + 1) * (UPDATES - update - 1) / 60
+            print(f"base: update {update + 1} of {UPDATES}, loss {loss.item():.2f}, {left:.0f} min left", flush=True)
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -184,26 +194,37 @@ def _pad(documents: Sequence[tuple[list[int], list[float]]], pad: int) -> tuple[
     return ids, torch.tensor([[*weights, *[0.0] * (longest - len(weights))] for _, weights in documents])
 
 
-def build_rules(path: Path) -> None:
+def build_library(path: Path, fill: Callable[[ExperienceLibrary, Agent], None]) -> None:
+    """Fill a library unless that is done; one that a stop left half filled is begun again."""
+    done = path.with_suffix(".done")
+    if done.exists():
+        return
+    for file in path.parent.glob(f"{path.name}*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    with ExperienceLibrary.open(str(path)) as library, closing(_open_visitor(library)) as visitor:
+        fill(library, visitor)
+    done.touch()
+
+
+def fill_rules(library: ExperienceLibrary, visitor: Agent) -> None:
     """Fill a library: in villages of the warm start with all rules, in those of the trials with what any reader sees.
 
     So a hint has three lines everywhere, as in the evaluation; a policy of this size does not follow shorter ones.
     """
-    with ExperienceLibrary.open(str(path)) as library, closing(_open_visitor(library)) as visitor:
-        for village in (*range(60), *TRAINED):
-            for visit in range(24 if village < 60 else 6):
-                episode = _visit(visitor, library, village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE, "train")
-                _store(library, episode, teach_all(episode) if village < 60 else note_failure(episode))
+    for village in (*range(60), *TRAINED):
+        for visit in range(24 if village < 60 else 6):
+            episode = _visit(visitor, library, village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE, "train")
+            text = teach_all(episode) if village < 60 else note_failure(episode)
+            library.apply(_write(episode, text), episode, [])
 
 
-def build_perfect(path: Path) -> None:
+def fill_perfect(library: ExperienceLibrary, visitor: Agent) -> None:
     """Fill a library with what a perfect teacher writes about the first visits to the villages of the trials."""
-    with ExperienceLibrary.open(str(path)) as library, closing(_open_visitor(library)) as visitor:
-        for village in TRAINED:
-            for visit in range(VISITS):
-                seed = village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE
-                episode = _visit(visitor, library, seed, f"visit {visit}")
-                _store(library, episode, teach_all(episode))
+    for village in TRAINED:
+        for visit in range(VISITS):
+            seed = village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE
+            episode = _visit(visitor, library, seed, f"visit {visit}")
+            library.apply(_write(episode, teach_all(episode)), episode, [])
 
 
 def build_start(folder: Path, seed: int = 0, starts: Sequence[str] = tuple(STARTS)) -> None:
@@ -211,8 +232,7 @@ def build_start(folder: Path, seed: int = 0, starts: Sequence[str] = tuple(START
 
     The last round shows no episode twice, because what a careless teacher overlooks can be learned by heart.
     """
-    if not (folder / "rules.db").exists():
-        build_rules(folder / "rules.db")
+    build_library(folder / "rules.db", fill_rules)
     rounds = [("first", 600, 2e-3, "teach"), ("second", 200, 1e-3, "teach_simple"), ("third", 100, 1e-3, "teach_again")]
     before: Path | None = None
     for name, updates, lr, teacher in rounds:
@@ -236,7 +256,10 @@ def run(settings: dict[str, Any], folder: Path) -> Path:
     """Train with these settings in a folder, if that is not done yet; return the folder of the weights."""
     settings["run"]["out"] = str(folder)
     if not (folder / "export" / "roles.json").exists():
-        train(settings, quiet=False, export=folder / "export", resume=folder.exists())
+        report = train(settings, quiet=False, export=folder / "export", resume=folder.exists())
+        if report.stopped:  # its weights are not those of the end
+            shutil.rmtree(folder / "export")
+            raise SystemExit("stopped and saved; repeat the command to go on.")
     return folder / "export"
 
 
@@ -275,13 +298,12 @@ def train_writer(folder: Path, seed: int, iterations: int) -> Path:
     """Train the extractor alone, with a policy that follows rules; return the folder of the weights."""
     settings = build_settings(folder, seed, iterations)
     settings["warmstart"] = {"run": str(folder / "start")}
-    return run(settings, folder / f"seed-{seed}")
+    return run(settings, folder / f"seed-{seed}-{iterations}")
 
 
 def train_reader(folder: Path, seed: int) -> Path:
     """Train the policy of the start with room on the lessons of a perfect teacher; return the folder of the weights."""
-    if not (folder / "perfect.db").exists():
-        build_perfect(folder / "perfect.db")
+    build_library(folder / "perfect.db", fill_perfect)
     settings = build_settings(folder, seed, 6)
     settings["warmstart"] = {"run": str(folder / "room")}
     settings["library"]["path"] = str(folder / "perfect.db")
@@ -306,43 +328,65 @@ def _visit(visitor: Agent, library: ExperienceLibrary, seed: int, fold: str) -> 
     return library.episodes.get(visitor.run(fold, seed).trajectory.id)
 
 
-def _store(library: ExperienceLibrary, episode: Trajectory, text: str) -> None:
-    """Add a lesson about an episode."""
-    if text:
-        library.apply([Add(build_item(text.rstrip("."), episode, "teacher"))], episode, [])
+def _write(episode: Trajectory, text: str) -> list[Add]:
+    """Return a lesson about an episode, or nothing for an empty text."""
+    return [Add(build_item(text.rstrip("."), episode, "teacher"))] if text else []
 
 
-def measure(arm: str, export: Path, villages: Sequence[int]) -> list[float]:
-    """Return the share of requests that are answered right in each village, greedily."""
+def measure(arm: str, export: Path, villages: Sequence[int]) -> dict[str, Any]:
+    """Return the share of requests that are answered right in each village, greedily, and counts of what led there."""
     roles = load_roles(export, device="cpu", temperature=0.0)
     assert roles.policy is not None
+    with ExperienceLibrary.open(":memory:") as library:
+        counts = _fill_visits(library, arm, roles.extractor, villages)
+        guidance = PastedEpisodes(library) if arm == "pasted" else ItemGuidance()
+        recall_k = 0 if arm == "control" else 3
+        options: Any = {"guidance": guidance, "recall_k": recall_k, "learn": False, "guardrails": False, "max_steps": 1}
+        success = []
+        with closing(Agent(roles.policy, library, Infirmary(), **options)) as agent:
+            for village in villages:
+                seeds = [village * SEEDS_PER_VILLAGE + illness for illness in range(len(ILLNESSES))]
+                ends = [agent.run("request", seed).trajectory for seed in seeds]
+                success.append(fmean(float(bool(end.success)) for end in ends))
+                for seed, end in zip(seeds, ends, strict=True):
+                    hint = {library.items.get(ref).title for ref in end.steps[0].why.recalled or ()}
+                    is_right = _write_cure(seed) in hint
+                    counts.update(requests=1, right_in_hint=is_right, followed=is_right and bool(end.success))
+    return {"success": success, **counts}
+
+
+def _fill_visits(library: ExperienceLibrary, arm: str, extractor: Any, villages: Sequence[int]) -> Counter[str]:
+    """Record the first visits with the lessons of an arm; return counts of remarks, of those written down, of cures."""
     writers: dict[str, Callable[[Trajectory], str]] = {
         "rules": lambda episode: render_lesson(episode.steps[0]),
         "teacher": teach,
         "oracle": teach_all,
     }
-    with ExperienceLibrary.open(":memory:") as library:
-        with closing(_open_visitor(library)) as visitor:
-            for village in villages:
-                for visit in range(VISITS):
-                    seed = village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE
-                    episode = _visit(visitor, library, seed, f"visit {visit}")
-                    if arm in writers:
-                        _store(library, episode, writers[arm](episode))
-                    elif arm not in ("control", "pasted"):
-                        assert roles.extractor is not None
-                        library.apply(list(roles.extractor.extract(episode, ())), episode, ())
-        guidance = PastedEpisodes(library) if arm == "pasted" else ItemGuidance()
-        recall_k = 0 if arm == "control" else 3
-        options: Any = {"guidance": guidance, "recall_k": recall_k, "learn": False, "guardrails": False, "max_steps": 1}
-        with closing(Agent(roles.policy, library, Infirmary(), **options)) as agent:
-            return [
-                fmean(
-                    float(bool(agent.run("request", village * SEEDS_PER_VILLAGE + illness).trajectory.success))
-                    for illness in range(len(ILLNESSES))
-                )
-                for village in villages
-            ]
+    right = {_write_cure(n * SEEDS_PER_VILLAGE + illness) for n in villages for illness in range(len(ILLNESSES))}
+    counts: Counter[str] = Counter()
+    with closing(_open_visitor(library)) as visitor:
+        for number in range(len(villages) * VISITS):
+            village, visit = villages[number // VISITS], number % VISITS
+            seed = village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE
+            episode = _visit(visitor, library, seed, f"visit {visit}")
+            lessons: list[Any] = []
+            if arm in writers:
+                lessons = _write(episode, writers[arm](episode))
+            elif arm not in ("control", "pasted"):
+                lessons = list(extractor.extract(episode, ()))
+            library.apply(lessons, episode, [])
+            titles = [lesson.item.title for lesson in lessons]
+            wrong = [title for title in titles if " cures " in title and title not in right]
+            counts.update(cures=sum(" cures " in title for title in titles), wrong=len(wrong))
+            if read_fact(episode) is not None and not episode.success:
+                counts.update(remarks=1, written=teach_all(episode).rstrip(".") in titles)
+    return counts
+
+
+def _write_cure(seed: int) -> str:
+    """Return the rule that a request needs, as lessons have it."""
+    case = Case.of(seed)
+    return write_rule(case.village, case.cures[case.illness], case.illness).rstrip(".")
 
 
 def report(results: dict[str, list[float]], before: str, trained: Sequence[str]) -> str:
@@ -367,19 +411,26 @@ def compare(values: Sequence[float], others: Sequence[float]) -> str:
 
 
 def measure_all(folder: Path, name: str, arms: dict[str, Arm], villages: int) -> dict[str, list[float]]:
-    """Return the success of each arm in each village; what a file has already is not measured again."""
+    """Return the success of each arm in each village; what a file has already is not measured again.
+
+    The name of the file tells looks at fewer iterations or villages from the runs that count.
+    """
     kept = folder / name
-    results: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
-    for number, (arm, (lessons, find_weights)) in enumerate(arms.items()):
+    results: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
+    waiting = [arm for arm in arms if arm not in results]
+    longest = 0.0
+    while waiting:
+        arm, *waiting = waiting
         began = time.monotonic()
-        export = find_weights()
-        if len(results.get(arm, ())) != villages:
-            results[arm] = measure(lessons, export, [*HELD_OUT[:villages]])
-            kept.write_text(json.dumps(results))
-        minutes = (time.monotonic() - began) / 60
-        left = (len(arms) - number - 1) * minutes
-        print(f"{arm}: {fmean(results[arm]):.3f} ({minutes:.1f} min; about {left:.0f} min left)", flush=True)
-    return results
+        lessons, find_weights = arms[arm]
+        results[arm] = measure(lessons, find_weights(), [*HELD_OUT[:villages]])
+        kept.write_text(json.dumps(results))
+        longest = max(longest, (time.monotonic() - began) / 60)
+        done, left = f"{len(arms) - len(waiting)} of {len(arms)}", f"at most {longest * len(waiting):.0f} min left"
+        print(f"{arm}: {fmean(results[arm]['success']):.3f} ({done}; {left})", flush=True)
+    for arm in arms:
+        print(f"{arm}: {', '.join(f'{name} {value}' for name, value in results[arm].items() if name != 'success')}")
+    return {arm: results[arm]["success"] for arm in arms}
 
 
 def main() -> None:
@@ -390,21 +441,20 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=0, help="seeds in which a policy with room learns to read")
     parser.add_argument("--villages", type=int, default=75, help="held-out villages, four requests each")
     parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--updates", type=int, default=900, help="of the base")
     given = parser.parse_args()
     folder: Path = given.folder
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "base" / "config.json").exists():
-        build_base(folder / "base", given.updates)
+    build_base(folder / "base")
     build_start(folder)
+    look = f"{given.iterations}-{given.villages}.json"
     writers = {f"seed {n}": ("trained", partial(train_writer, folder, n, given.iterations)) for n in range(given.seeds)}
     readers = {f"reader {n}": ("oracle", partial(train_reader, folder, n)) for n in range(given.readers)}
     if writers:
         start = {arm: (arm, lambda: folder / "start" / "export") for arm in UNTRAINED}
-        print(report(measure_all(folder, "results.json", start | writers, given.villages), "frozen", [*writers]))
+        print(report(measure_all(folder, f"results-{look}", start | writers, given.villages), "frozen", [*writers]))
     if readers:
         room = {"oracle": ("oracle", lambda: folder / "room" / "export")}
-        print(report(measure_all(folder, "readers.json", room | readers, given.villages), "oracle", [*readers]))
+        print(report(measure_all(folder, f"readers-{look}", room | readers, given.villages), "oracle", [*readers]))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ policy plays groups of episodes with them in the instances in which they helped.
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from examples.experiments.lessons import (
@@ -96,6 +96,15 @@ class PracticedExtractor(ExtractorRole):
         self._lessons: list[tuple[Item, str]] = []
         """The newest lessons that passed, each with a task instance in which it helped."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what an exact resume needs, with the lessons that passed."""
+        return {**super().state_dict(), "passed": [(asdict(item), group) for item, group in self._lessons]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        super().load_state_dict(state)
+        self._lessons = [(Item(**fields), group) for fields, group in state["passed"]]
+
     def _store(self, trial: Trial) -> Admission:
         gains = self._trials.gains.items()
         self._lessons += [(trial.item, group) for (ref, group), gain in gains if ref == trial.item.id and gain > 0]
@@ -137,8 +146,7 @@ def train_roles(folder: Path, arm: str, seed: int, iterations: int) -> Path:
     # where both learn, the extractor's turn comes every other iteration, with the lessons of two
     settings["roles"]["extractor"]["learner"] = {"lr": rates["extractor"], "minibatches": len(learns)}
     settings["roles"]["extractor"]["settings"]["pairs"] = 64
-    # what passed is in no checkpoint, so there is none before the end
-    settings["run"] |= {"temperature": EXPLORES, "save_every": iterations}
+    settings["run"] |= {"temperature": EXPLORES, "save_every": 1}
     roles = dict(ROLES)
 
     def build_extractor(parts: Parts) -> PracticedExtractor:
@@ -153,9 +161,21 @@ def train_roles(folder: Path, arm: str, seed: int, iterations: int) -> Path:
     policies: list[PracticingPolicy] = []
     ROLES.update(policy=build_policy, extractor=build_extractor)
     try:
-        return run(settings, folder / f"{arm}-{seed}")
+        return run(settings, folder / f"{arm}-{seed}-{iterations}")
     finally:
         ROLES.update(roles)
+
+
+def summarize(results: Mapping[str, Sequence[float]], arm: Sequence[str], both: Sequence[str]) -> str:
+    """Return the mean of an arm's seeds and what both roles have over it, paired by village and by seed."""
+    mean, of_both = ([fmean(each) for each in zip(*map(results.get, names), strict=True)] for names in (arm, both))
+    text = f"{arm[0].split()[0]}: {fmean(mean):.3f}"
+    if not both or arm == both:
+        return text
+    gains = [fmean(results[b]) - fmean(results[a]) for a, b in zip(arm, both, strict=True)]
+    seeds = ", ".join(f"{gain:+.4f}" for gain in gains)
+    error = stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    return f"{text}; both minus it: {compare(of_both, mean)} by village; by seed {seeds}, standard error {error:.4f}"
 
 
 def main() -> None:
@@ -173,21 +193,17 @@ def main() -> None:
     base: int = given.base_seed
     folder: Path = given.folder / f"base-{base}" if base else given.folder
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "base" / "config.json").exists():
-        build_base(folder / "base", 900, base)
+    build_base(folder / "base", base)
     build_start(folder, base, ["room"])
     names = {arm: [f"{arm} {seed}" for seed in range(given.seeds)] for arm in given.arms}
     arms: dict[str, Arm] = {"frozen": ("frozen", lambda: folder / "room" / "export")}
     for seed in range(given.seeds):
         for arm in given.arms:
             arms[names[arm][seed]] = ("trained", partial(train_roles, folder, arm, seed, given.iterations))
-    results = measure_all(folder, "practice.json", arms, given.villages)
+    results = measure_all(folder, f"practice-{given.iterations}-{given.villages}.json", arms, given.villages)
     print(report(results, "frozen", []))
-    means = {arm: [fmean(each) for each in zip(*map(results.get, names[arm]), strict=True)] for arm in given.arms}
-    for arm, values in means.items():
-        print(f"{arm}: {fmean(values):.3f}")
-        if arm != "both" and "both" in means:
-            print(f"both minus {arm}: {compare(means['both'], values)}")
+    for arm in given.arms if given.seeds else ():
+        print(summarize(results, names[arm], names.get("both", [])))
 
 
 if __name__ == "__main__":
