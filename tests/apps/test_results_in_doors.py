@@ -16,7 +16,8 @@ from hardwon.apps.proxy.chat import ChatCompletions
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime.integrations.tool_episode import iter_calls
 
-CASES = [*((text, True) for text in FAILED), *((text, False) for text in WORKED)]
+CASES = [*((text, True) for text in FAILED[::9]), *((text, False) for text in WORKED[::9])]
+"""Some of the texts: `tests/runtime/interfaces` has the rule itself, and a door only has to ask it."""
 TEXTS = [text for text, _ in CASES]
 ASK = {"role": "user", "content": "Act."}
 
@@ -108,7 +109,7 @@ def test_an_import_reads_every_result_by_the_rule(tmp_path, form, write):
     assert dict(zip(TEXTS, failed, strict=True)) == dict(CASES)
 
 
-@pytest.mark.parametrize(("text", "is_failed"), CASES[::9])
+@pytest.mark.parametrize(("text", "is_failed"), CASES)
 @pytest.mark.parametrize("content", [str, lambda text: [{"type": "text", "text": text}]], ids=["text", "blocks"])
 def test_a_hook_reads_the_response_of_a_tool(text, is_failed, content):
     value = {"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "act", "tool_response": content(text)}

@@ -223,24 +223,24 @@ def test_a_key_is_that_of_one_request(path, tmp_path):
 
     def post(path, body):
         content: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
-        with serve(tmp_path) as client:
-            method, _, path = path.rpartition(" ")
-            answer = client.request(method or "POST", path, headers={"Idempotency-Key": "k"}, **content)
+        method, _, path = path.rpartition(" ")
+        answer = client.request(method or "POST", path, headers={"Idempotency-Key": "k"}, **content)
         with ExperienceLibrary.open(tmp_path / "a.db") as local:
             return answer, local.admin.query(compute_digest)
 
     body, other_body = REQUESTS[path]
-    first, digest = post(path, body)
-    assert first.is_success, first.text
-    others = [("/v1/items/in-1/release", {"why": "another route"}), ("/v1/items/in-2/undo", None)]
-    others += [] if body is None else [(path, other_body)]
-    for other in others:
-        answer, after = post(*other)
-        assert (answer.status_code, answer.json()["error"], after) == (422, "KeyTaken", digest)
-        assert "Idempotency-Key" in answer.json()["detail"]
-    again, after = post(path, body)
-    assert (again.content, after) == (first.content, digest)
-    assert post("/v1/bank/entries?task=t&namespace=n", REQUESTS["/v1/bank/entries?task=t"][0])[0].is_success
+    with serve(tmp_path) as client:
+        first, digest = post(path, body)
+        assert first.is_success, first.text
+        others = [("/v1/items/in-1/release", {"why": "another route"}), ("/v1/items/in-2/undo", None)]
+        others += [] if body is None else [(path, other_body)]
+        for other in others:
+            answer, after = post(*other)
+            assert (answer.status_code, answer.json()["error"], after) == (422, "KeyTaken", digest)
+            assert "Idempotency-Key" in answer.json()["detail"]
+        again, after = post(path, body)
+        assert (again.content, after) == (first.content, digest)
+        assert post("/v1/bank/entries?task=t&namespace=n", REQUESTS["/v1/bank/entries?task=t"][0])[0].is_success
 
 
 def serve(folder):

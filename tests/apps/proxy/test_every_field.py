@@ -107,16 +107,16 @@ def test_every_field_of_a_stream_passes(post, server, route):
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_field_of_a_stream_without_calls_passes_where_calls_are_ruled_on(proxied, server, route):
-    """Also in the place of the event that it changes."""
+    """All of an event before it, and each in its place."""
     base, stream = proxied(mode="block", url=server.url).base_url, TEXTS[route]
     with httpx.Client() as client:
         for at, part in enumerate(stream):
             head, _, data = part.partition(b"data: ")
-            for value in vary(json.loads(data), ODD) if data.startswith(b"{") else ():
-                odd = head + b"data: " + json.dumps(value).encode() + b"\n\n"
-                for rest in (stream[at:], stream[at + 1 :]):
-                    server.pieces = [b"".join([*stream[:at], odd, *rest])]
-                    assert client.post(f"{base}{route}", json=ROUTES[route]).content == server.pieces[0], odd
+            values = vary(json.loads(data), ODD) if data.startswith(b"{") else ()
+            odd = [head + b"data: " + json.dumps(value).encode() + b"\n\n" for value in values]
+            for parts, rest in ((odd, stream[at:]), *(([one], stream[at + 1 :]) for one in odd)):
+                server.pieces = [b"".join([*stream[:at], *parts, *rest])]
+                assert client.post(f"{base}{route}", json=ROUTES[route]).content == server.pieces[0], parts
 
 
 @pytest.mark.parametrize("end", ENDS)
