@@ -3,7 +3,7 @@
 import pytest
 from tests.trainers.methods.traces import close, make
 
-from hardwon.trainers.methods.blocks.levels import combine_levels, count_runs, scale_turns
+from hardwon.trainers.methods.blocks.levels import scale_turns
 from hardwon.trainers.methods.dr_grpo import dr_grpo
 from hardwon.trainers.methods.grpo import grpo
 from hardwon.trainers.methods.infopo import infopo
@@ -69,17 +69,6 @@ def test_infopo_does_not_change_with_the_scale_of_a_group():
     close(infopo(batch(1)), infopo(batch(5)), rel=1e-4)
 
 
-def test_a_gate_scales_the_outcome_term_of_a_turn():
-    batch = [make("a", 1.0, progress=[0.0, 0.0]), make("b", 0.0, progress=[0.0])]
-    found = combine_levels(batch, "progress", weight=1.0, episode="c", gate={"a": [1.0, 0.5], "b": [0.0]})
-    assert found == {"a": [0.5, 0.25], "b": [0.0]}
-
-
 def test_one_known_turn_has_nothing_to_be_compared_with():
     assert scale_turns({"a": [0.7, None], "b": [None]}, "z") == {"a": [0.0, 0.0], "b": [0.0]}
     assert scale_turns({"a": [0.7, 0.1]}, "raw") == {"a": [0.0, 0.0]}
-
-
-def test_runs_of_equal_labels():
-    assert count_runs("RWWR") == [0, 1, 1, 2]
-    assert count_runs("RWWWR") == [0, 1, 1, 1, 2]

@@ -1,7 +1,6 @@
 """Advantages of two levels: the outcome of an episode, and a signal of its turns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -37,9 +36,8 @@ def combine_levels(
     episode: Scale = "z",
     step: Scale = "z",
     per: Per = "turn",
-    gate: Mapping[str, Sequence[float]] | None = None,
 ) -> Advantages:
-    """Compute A[i, t] = E_i gate[i, t] + weight N(s)[i, t].
+    """Compute A[i, t] = E_i + weight N(s)[i, t].
 
     Args:
         traces: Traces of any number of groups.
@@ -48,17 +46,14 @@ def combine_levels(
         episode: How outcomes are compared.
         step: How the values of the signal are compared, over all turns of the siblings that have one.
         per: What counts once in the mean of the signal.
-        gate: Factor of the episode term of every turn, by trace id; 1 if None.
     """
     advantages = compare_outcomes(traces, SCALES[episode])
     for group in group_siblings(traces):
         values = {trace.id: _read(trace, signal) for trace in group}
         scaled = scale_turns(values, step, per)
         for trace in group:
-            gates = gate[trace.id] if gate is not None else [1.0] * len(trace.turns)
             advantages[trace.id] = [
-                own * open_ + weight * at
-                for own, open_, at in zip(advantages[trace.id], gates, scaled[trace.id], strict=True)
+                own + weight * at for own, at in zip(advantages[trace.id], scaled[trace.id], strict=True)
             ]
     return advantages
 
@@ -82,11 +77,6 @@ def scale_turns(values: Mapping[str, Sequence[float | None]], scale: Scale, per:
     else:
         scaled = iter(SCALES[scale](flat))
     return {name: [0.0 if value is None else next(scaled) for value in own] for name, own in values.items()}
-
-
-def count_runs(labels: Sequence[object]) -> list[int]:
-    """Return the number of the run of equal labels that each turn belongs to: R W W R is 0 1 1 2."""
-    return [number for number, (_, run) in enumerate(groupby(labels)) for _ in run]
 
 
 def _read(trace: Trace, signal: str | Mapping[str, Sequence[float | None]]) -> Values:

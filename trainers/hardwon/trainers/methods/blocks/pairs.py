@@ -30,15 +30,6 @@ Margin = Callable[[float, float], float]
 """Returns the margin of a pair from the worth of the better and of the worse action."""
 
 
-def compute_pair_loss(z: float, margin: float) -> float:
-    """Return -log sigmoid(z - margin). A margin of 0 gives DPO.
-
-    Worked example (row 24): values 0.5 of a state and 0.9 and 0.3 of its two children give the advantages 0.4 and -0.2
-    and the margin 0.6; with z = 0 the loss is 1.037.
-    """
-    return math.log1p(math.exp(-max(-700.0, min(700.0, z - margin))))
-
-
 def compute_pair_force(margin: float) -> float:
     """Return -dL/dz at z = 0: sigmoid(margin), which is 1/2 for DPO."""
     return 1 / (1 + math.exp(-max(-700.0, min(700.0, margin))))
