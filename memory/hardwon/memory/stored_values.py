@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .errors import LibraryBusy
 from .storage.clock import read_clock
@@ -18,11 +18,6 @@ from .storage.migrations import VALUE_TABLES
 
 # The plus keeps SQLite from the index by namespace, in which it would read every value of the namespace.
 _EXPIRED = "SELECT id FROM langgraph_values WHERE expires_at <= ? AND +namespace = ?"
-_CONTENT = """
-SELECT path, key, v.value, fields, created_at, updated_at, ttl, expires_at, field, fingerprint, vector
-FROM langgraph_values AS v LEFT JOIN langgraph_vectors ON langgraph_vectors.value = id
-WHERE namespace = (SELECT name FROM namespaces WHERE id = ?) ORDER BY id, field
-"""
 
 
 class ValueWrite(NamedTuple):
@@ -91,11 +86,6 @@ class StoredValues:
 def has_tables(store: Store) -> bool:
     """Return whether a file has the tables."""
     return bool(store.rows("SELECT 1 FROM sqlite_master WHERE name = 'langgraph_vectors'"))
-
-
-def read_content(store: Store, namespace: int) -> list[tuple[Any, ...]]:
-    """Return everything that is stored in a namespace, without row numbers, oldest write first."""
-    return store.rows(_CONTENT, (namespace,)) if has_tables(store) else []
 
 
 def apply(connection: Connection, namespace: str, batch: ValueBatch, first_id: int | None = None) -> None:

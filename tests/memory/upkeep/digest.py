@@ -14,7 +14,7 @@ from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.storage.migrations import SCHEMA_VERSION
-from hardwon.memory.stored_values import read_content
+from hardwon.memory.stored_values import has_tables
 
 NamesById = dict[int, str]
 """The name of each step: `episode:t`."""
@@ -52,6 +52,11 @@ _ITEMS = """
 SELECT kind, status, score, pinned, created_at, updated_at, uses, fresh, record FROM items
 WHERE namespace = ? ORDER BY number
 """
+_VALUES = """
+SELECT path, key, v.value, fields, created_at, updated_at, ttl, expires_at, field, fingerprint, vector
+FROM langgraph_values AS v LEFT JOIN langgraph_vectors ON langgraph_vectors.value = id
+WHERE namespace = (SELECT name FROM namespaces WHERE id = ?) ORDER BY id, field
+"""
 _CHANGES = "SELECT at, what, ref, op, detail FROM changes WHERE namespace = ? ORDER BY seq"
 
 
@@ -80,7 +85,8 @@ def _iterate_sections(store: Store, namespace: int, names: NamesById) -> Iterato
     yield "attempts", _rename(store, _ATTEMPTS, namespace, lambda row: (*row[:-3], *map(names.get, row[-3:])))
     yield "items", _rename(store, _ITEMS, namespace, lambda row: (*row[:-1], _name_evidence(row[-1], names)))
     yield "changes", _rename(store, _CHANGES, namespace, lambda row: (*row[:-1], _name_evidence(row[-1], names)))
-    if values := read_content(store, namespace):  # without any, the digest is that of a library without the tables
+    values = store.rows(_VALUES, (namespace,)) if has_tables(store) else []
+    if values:  # without any, the digest is that of a library without the tables
         yield "values", iter(values)
 
 
