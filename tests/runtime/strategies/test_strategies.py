@@ -91,7 +91,7 @@ def test_a_learning_agent_tries_all_and_settles_on_the_best(library, workshop):
     agent = Agent("episodic", library, workshop(goal="table"), strategies=strategies, max_steps=30)
     for seed in range(25):
         agent.run(seed=seed)
-    played = [trial.strategy for trial in read_trials(library, "workshop")]
+    played = [trial.strategy for trial in read_trials(library)]
     assert {*played} == {"short", "long", "blind"}
     assert played.count("long") > 15
     frozen = Agent("episodic", library, workshop(goal="table"), strategies=strategies, learn=False)

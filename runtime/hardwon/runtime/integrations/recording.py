@@ -40,14 +40,12 @@ def begin_run(
     mode: Mode | None = "warn",
     guidance: Guidance | None = None,
     recall_k: int = 5,
-    seed: int | None = None,
     hides_results: bool = False,
     header: Trajectory | None = None,
 ) -> ToolRun:
     """Begin a run for a request."""
-    draw = random.getrandbits(32) if seed is None else seed
     learns = not library.admin.read_only
-    name = name_draws(library, draw, task)
+    name = name_draws(library, random.getrandbits(32), task)
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)
     episode = ToolEpisode(library, task, hides_results=hides_results)
     return ToolRun(library, episode, name, advisor, mode, learns, recall_k, header)

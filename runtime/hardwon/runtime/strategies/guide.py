@@ -130,10 +130,9 @@ def find_waiting(names: Sequence[str], counts: Mapping[str, int]) -> str | None:
     return None
 
 
-def read_trials(library: ExperienceLibrary, environment: str = "") -> list[StrategyTrial]:
+def read_trials(library: ExperienceLibrary) -> list[StrategyTrial]:
     """Return the trusted episodes of a library that were played with a strategy, oldest first."""
-    trials = EpisodeTally(library, list[StrategyTrial], add_trial).read()
-    return [trial for trial in trials if environment in ("", trial.environment)]
+    return EpisodeTally(library, list[StrategyTrial], add_trial).read()
 
 
 def add_trial(trials: list[StrategyTrial], row: EpisodeRow) -> None:

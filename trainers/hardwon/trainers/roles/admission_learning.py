@@ -101,13 +101,11 @@ class Episode:
     decisions: tuple[Decided, ...]
 
 
-def episode_of(
-    result: TeamResult, admission: LogisticAdmission, *, limit_s: float | None = None, first_weight: float = 0.5
-) -> Episode:
+def episode_of(result: TeamResult, admission: LogisticAdmission, *, limit_s: float | None = None) -> Episode:
     """Return a team's result as training data."""
     ended = [finish.seconds for finish in result.finishes if finish.result is not None]
     earliness = 1.0 if limit_s is None else max(0.0, 1.0 - min(ended, default=limit_s) / limit_s)
-    reward = run_reward(result.score, result.first_score, earliness=earliness, first_weight=first_weight)
+    reward = run_reward(result.score, result.first_score, earliness=earliness)
     used = result.used
     decisions = (
         Decided(admission.features(entry.candidate), entry.choice.admit, entry.choice.p, entry.entry in used)
