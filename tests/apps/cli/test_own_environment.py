@@ -69,7 +69,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_run_plays_an_environment_of_the_current_folder(folder, hardwon_json):
-    told = hardwon_json("run", "own_door_world:Door", "--episodes", 2, "--arms", "step", "--out", folder / "out")
+    told = hardwon_json("run", "own_door_world:Door", "--episodes", 4, "--arms", "random,step", "--out", folder / "out")
     assert (told["environment"], told["eval"]["seeds"]) == ("own_door_world:Door", [100, 149])
     assert told["arms"]["step"]["success_rate"] == 1.0
 

@@ -320,7 +320,7 @@ ATTACKS = [(kind, door) for kind in attack.KINDS for door in attack.DOORS if (ki
 
 @pytest.mark.parametrize(("kind", "door"), ATTACKS)
 def test_attacks_of_the_bench_show_no_word_and_are_seldom_first(kind, door):
-    row = attack._measure_attack(kind, door, 20)
+    row = attack._measure_attack(kind, door, 50)
     assert row["recalls with his words"] == 0
     assert row["attacker first"] <= 0.05
     # the names of the trusted agent's own calls take places, although they are not shown
