@@ -217,13 +217,12 @@ def find_growth(
         if all(_measure(call, make(size)) > _EXPLOSIVE_S for _ in range(2)):
             return 99.0
     size = least
-    while size < most and _measure(call, make(size)) < _MEASURABLE_S:
+    while (long := _measure(call, make(size))) < _MEASURABLE_S and size < most:
         size *= 4
-    growth = _compare(call, make, size)
-    if not growth or _measure(call, make(size)) > 50 * _MEASURABLE_S:
-        return growth
+    if long < TIMES * _measure(call, make(size // 4)) or not (growth := _compare(call, make, size)):
+        return 0.0
     # A longer text must show it, too: where memory no longer fits into a cache, that costs time once.
-    return min(growth, _compare(call, make, 4 * size))
+    return growth if long > 50 * _MEASURABLE_S else min(growth, _compare(call, make, 4 * size))
 
 
 def _compare(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:

@@ -34,9 +34,9 @@ from hardwon.runtime.interfaces.error_texts import reports_failure
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.llm.prompts import block
 
-THOROUGH = (pytest.mark.slow, pytest.mark.timeout(900))
+THOROUGH = (pytest.mark.slow, pytest.mark.timeout(2700))
 """All patterns of a package take minutes where other work shares the cores."""
-SIZES = {"search_pages": 2000, "tells_of_outage": 1000, "instruction_in": 1000, "frame": 2000, "stem index": 2000}
+SIZES = {"search_pages": 2000, "tells_of_outage": 1000, "frame": 2000, "stem index": 2000}
 """Numbers of characters of the longer text of functions that take long."""
 FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "redact": redact,

@@ -293,13 +293,32 @@ def test_damage_of_the_library_has_a_name(own, damage):
         assert not wrong, wrong
 
 
-@pytest.mark.parametrize("path", ["/v1/check", "/v1/keys", "/v1/context", "/v1/foresee"])
-def test_a_lookup_has_an_upper_length(client, path):
+LONG = [
+    *((f"/v1/{path}", "state") for path in ("check", "keys", "context", "foresee", "recall")),
+    *((f"/v1/{path}", "plan") for path in ("check-plan", "foresee")),
+    *(("/v1/recall", name) for name in ("facts", "notes", "actions", "after", "text")),
+]
+
+
+@pytest.mark.parametrize(("path", "name"), LONG)
+def test_a_lookup_has_an_upper_length(client, path, name):
     """Its time grows with its text, and other callers wait for it."""
-    body = {**BODIES[path], "state": {**STATE, "observation": "x" * 200_000}}
+    text = "x" * 200_001
+    fields: dict[str, Any] = {
+        "state": {"observation": text},
+        "facts": {"facts": {"a": text}},
+        "notes": {"notes": [text[:9], text]},
+    }
+    others: dict[str, Any] = {
+        "actions": {"actions": {text[:9]: text}},
+        "after": {"after": text},
+        "text": {"text": text, "state": None},
+    }
+    others["plan"] = {"actions": ["x", text]}
+    body = {**BODIES[path], "state": {**STATE, **fields.get(name, {})}} | others.get(name, {})
     answer = client.post(path, json=body)
     assert answer.status_code == 422
-    assert "200,000" in answer.json()["detail"]
+    assert "200,000" in answer.json()["detail"].replace("200000", "200,000")
 
 
 TROUBLE = {

@@ -142,3 +142,26 @@ def test_answer_that_nobody_reads_is_cut_off(empty, serving):
         unread.close()
         assert got < 4_000_000
         assert len(httpx.get(f"{address}/v1/items", timeout=20).content) > 4_500_000
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/items", "/nowhere"])
+def test_a_client_that_ends_its_side_gets_its_answer(address, path):
+    """And then the connection ends."""
+    with connected(address) as half:
+        half.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        half.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: half.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 ")
+    assert answer.endswith(b"}")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["", "GET /healthz HTTP/1.1\r\nHo", "POST /v1/recall HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"],
+    ids=["nothing", "headers", "body"],
+)
+def test_a_request_that_ends_in_its_middle_is_not_waited_for(address, sent):
+    with connected(address) as half:
+        half.sendall(sent.encode())
+        half.shutdown(socket.SHUT_WR)
+        assert is_cut_off(half) < 5

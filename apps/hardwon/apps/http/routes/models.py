@@ -4,10 +4,11 @@ The records are the dataclasses of `hardwon.memory.records`, so the API accepts 
 Unknown fields, invalid numbers and values that no record may have are rejected; null is as good as no field.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, Literal
+from itertools import chain
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi.responses import Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
@@ -35,9 +36,10 @@ from hardwon.memory.situations.episode_map import Trail
 from hardwon.memory.upkeep.damage import readable
 from hardwon.memory.values.effects import Effect
 
+A = TypeVar("A", dict[str, str], list[str])
 Count = Annotated[int, Field(ge=0, le=1000)]
 LONGEST_QUERY = 200_000
-"""Largest number of characters of a state or an action to look up: all of them count. A recall cuts its texts."""
+"""Largest number of characters of a state, an action or a text to look up: others wait while it is read."""
 Text = Annotated[str, Field(max_length=LONGEST_QUERY)]
 REWARD = 1e9
 """Largest absolute reward of a step."""
@@ -60,29 +62,42 @@ class Asked(BaseModel):
 
 def _check_length(state: State) -> State:
     """Return a state of a query whose texts are not too long."""
-    length = sum(map(len, (state.observation, state.feedback, state.task, state.location, *state.notes)))
-    if length > LONGEST_QUERY:
-        raise ValueError(f"the state has {length:,} characters; a query has at most {LONGEST_QUERY:,}. Shorten it")
+    facts = [str(part) for pair in state.facts.items() for part in pair]
+    _check_sum("state", (state.observation, state.feedback, state.task, state.location, *state.notes, *facts))
     return state
+
+
+def _check_actions(actions: A) -> A:
+    """Return the actions of a query that are not too long altogether."""
+    _check_sum("list of actions", chain(actions, actions.values() if isinstance(actions, dict) else ()))
+    return actions
+
+
+def _check_sum(what: str, texts: Iterable[str]) -> None:
+    length = sum(map(len, texts))
+    if length > LONGEST_QUERY:
+        raise ValueError(f"the {what} has {length:,} characters; a query has at most {LONGEST_QUERY:,}. Shorten it")
 
 
 QueryState = Annotated[State, AfterValidator(_check_length)]
 """A state of which something is asked, and which is not stored."""
+QueryActions = Annotated[list[str], AfterValidator(_check_actions)]
+"""Actions of which something is asked."""
 
 
 class RecallAsked(Asked):
     """A query for past experience: a state or a text, with filters and limits."""
 
-    state: State | None = None
-    text: str | None = None
-    task: str | None = None
+    state: QueryState | None = None
+    text: Text | None = None
+    task: Text | None = None
     k: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
     kinds: list[Kind] | None = None
     budget_tokens: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
     level: Literal["step", "task"] = "step"
-    actions: dict[str, str] | None = None
+    actions: Annotated[dict[str, str], AfterValidator(_check_actions)] | None = None
     """Admissible actions, each with the attempts of this episode so far."""
-    after: str | None = None
+    after: Text | None = None
     raw: bool = False
     """Return steps and items word for word, with the values of other requests; needs the right `log`."""
 
@@ -121,14 +136,14 @@ class PlanAsked(Asked):
     """A plan in a state."""
 
     state: QueryState
-    actions: list[str]
+    actions: QueryActions
 
 
 class LookaheadAsked(Asked):
     """A state with its admissible actions, and the map of the episode so far."""
 
     state: QueryState
-    actions: list[str]
+    actions: QueryActions
     trail: Trail = Trail()
     raw: bool = False
     """Whether to imagine actions at other locations in forms of recorded actions; needs the right `log`."""
