@@ -111,6 +111,18 @@ def test_what_a_locked_read_computed_is_stored_later(path, episode, monkeypatch)
 
 
 @pytest.mark.timeout(50)
+def test_what_waits_is_recalled_once_the_lock_is_gone_although_nobody_wrote(path, episode, monkeypatch):
+    monkeypatch.setattr(database, "COPIED", 0)
+    with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(path) as writer:
+        fill(library, episode)
+        library.recall("kettle")
+        writer.record(episode(see="You see a new lamp."))
+        with hold(path):
+            assert "lamp" not in repr(library.recall("new lamp").steps)
+        assert "lamp" in repr(library.recall("new lamp").steps)
+
+
+@pytest.mark.timeout(50)
 def test_a_deadline_ends_the_wait_for_another_thread(library, episode):
     """Such as one that evolves, imports, or waits for its turn to write."""
     is_held, may_end = threading.Event(), threading.Event()
