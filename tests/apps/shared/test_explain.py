@@ -6,7 +6,14 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.apps.render.views import describe_step, format_failures, format_probation
-from hardwon.apps.shared.explain import describe_effect, describe_outcome, explain, resolve, summarize_blocks
+from hardwon.apps.shared.explain import (
+    describe_effect,
+    describe_item,
+    describe_outcome,
+    explain,
+    resolve,
+    summarize_blocks,
+)
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.reasons import Reasons
@@ -48,8 +55,22 @@ def test_a_step_rests_on_earlier_steps_only(reasoned):
 def test_what_was_blocked_names_the_guardrail_and_its_words(library):
     episodes = (explain(library, row["id"])["episode"] for row in library.episodes.find())
     blocked = next(item for e in episodes for step in e["steps"] for item in step["why"]["blocked"])
-    assert library.items.get(blocked["id"]).kind == "guardrail"
-    assert blocked["says"].startswith("do not `")
+    item = library.items.get(blocked["id"])
+    assert item.kind == "guardrail"
+    assert blocked["says"] == f"{item.title} ({item.body})"
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ({"around": ""}, "Do not `shake` (It broke.)"),
+        ({"all": []}, "Do not `shake` (It broke.)"),
+        ({"around": "0: raw"}, 'Do not `shake` when the text says "raw" (It broke.)'),
+    ],
+)
+def test_what_a_person_forbids_is_a_sentence(condition, says):
+    item = Item("guardrail", "Mind the glass", "It broke.", forbids="shake", condition=condition, id="gu-1")
+    assert describe_item("gu-1", {"gu-1": item})["says"] == says
 
 
 def test_an_item_says_why_it_exists_and_how_it_fared(library):

@@ -6,6 +6,7 @@ import pytest
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import ALWAYS, guard_key
 from hardwon.memory.learning.consolidation import read_common_words
+from hardwon.memory.learning.contrast import SeenStep
 from hardwon.memory.learning.rule_mining import RATE_LIMITS, RuleMiner
 from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.values.value_table import ValueTable
@@ -158,7 +159,8 @@ def test_a_strategy_shows_the_command_that_was_run(examples, shown):
     for key, value, n in ((pattern, 0.0, 100), (f"{pattern} | tried 0 to unknown | 1:T |", 1.0, 9)):
         for number in range(n):
             values.add([key], value, number, episode=number)
-    ((_, item),) = RuleMiner().candidates(values, tuple, lambda steps: examples)
+    steps = [SeenStep(action, (), 1.0, False) for action in examples]
+    ((_, item),) = RuleMiner().candidates(values, tuple, lambda _: steps)
     assert item.title.startswith(f"Prefer `{shown}` when")
     assert f"`{shown}` at any time" in item.body
 

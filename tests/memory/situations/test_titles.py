@@ -6,6 +6,7 @@ from hardwon.memory import State
 from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.situations.keys import GUARD_MARK, Situation, guard_keys
 from hardwon.memory.situations.titles import (
+    Difference,
     guardrail_title,
     name_arguments,
     name_holes,
@@ -43,6 +44,26 @@ from hardwon.memory.situations.titles import (
 )  # fmt: skip
 def test_a_strategy_is_a_sentence(key, title):
     assert strategy_title(key) == title
+
+
+@pytest.mark.parametrize(
+    ("difference", "clause"),
+    [
+        (Difference(), 'the text says a word of the task and "cold"'),
+        (Difference(("raw",)), 'the text says "raw"'),
+        (Difference(lacks=("hot", "warm")), 'the text does not say "hot" or "warm"'),
+        (Difference(("raw", "meat"), ("hot",)), 'the text says "raw" and "meat" but not "hot"'),
+    ],
+)
+def test_the_difference_stands_for_all_words_of_the_text(difference, clause):
+    key = "take {1} |  |  |  | 1: -; 0: [T] cold | nothing told"
+    assert strategy_title(key, (), (), difference) == f"Prefer `take X` when X is not in sight and {clause}"
+    if any(difference):  # also where all words of the text, and one near the argument, are common
+        key, common = "take {1} |  |  |  | 1: also; 0: cold | nothing told", ("also", "cold")
+        assert strategy_title(key, common, (), difference) == f"Prefer `take X` when {clause}"
+    around = {"around": "1: -; 0: [T] cold"}
+    assert guardrail_title("take {1}", around, (), difference) == f"Do not `take X` when X is not in sight and {clause}"
+    assert warning_title("take", {"around": "0: [T] cold"}, (), difference) == f"`take` mostly fails when {clause}"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, Reasons, State, Step
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.guardrails.conditions import ALWAYS
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.situations.describe import condition_words, key_words
+from hardwon.memory.situations.titles import guardrail_title
 from hardwon.memory.tracing import trace_advice
 from hardwon.memory.validation import read_whole
 
@@ -229,9 +231,9 @@ def _explain_step(
             "key": why.key,
             "key_words": key_words(why.key, step.action) if why.key else [],
             "rests_on": [past[ref] for ref in why.similar or () if ref in past],
-            "blocked": [_describe_item(ref, items) for ref in dict.fromkeys(why.blocked or ())],
-            "recalled": [_describe_item(ref, items) for ref in dict.fromkeys(why.recalled or ())],
-            "skills": [_describe_item(ref, items) for ref in dict.fromkeys(why.skills or ())],
+            "blocked": [describe_item(ref, items) for ref in dict.fromkeys(why.blocked or ())],
+            "recalled": [describe_item(ref, items) for ref in dict.fromkeys(why.recalled or ())],
+            "skills": [describe_item(ref, items) for ref in dict.fromkeys(why.skills or ())],
             "policy": _list_other_reasons(why),
         },
     }
@@ -246,16 +248,16 @@ def _list_other_reasons(why: Reasons) -> dict[str, Any]:
     return rest.to_dict(with_trajectory=False)
 
 
-def _describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
-    """Return the id, kind and text of an item: the forbidden action and its condition, or the title."""
+def describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
+    """Return the id, kind and title of an item; for a guardrail what it forbids, and when, with its evidence."""
     item = items.get(ref)
     if item is None:
         return {"id": ref, "kind": None, "says": "no longer in this library"}
-    says = item.title
-    if item.kind == "guardrail":
-        when = condition_words(item.condition, item.forbids or "")
-        says = f"do not `{item.forbids}`{'' if when == 'always' else f' when {when}'} ({item.body})"
-    return {"id": item.id, "kind": item.kind, "says": says}
+    if item.kind != "guardrail":
+        return {"id": item.id, "kind": item.kind, "says": item.title}
+    # a rule's title says what it forbids, and when
+    says = item.title if item.writer == "rules" else guardrail_title(item.forbids or "", item.condition or ALWAYS)
+    return {"id": item.id, "kind": item.kind, "says": f"{says} ({item.body})"}
 
 
 def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str, Any]]:

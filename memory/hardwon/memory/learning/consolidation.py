@@ -19,13 +19,15 @@ from hardwon.memory.errors import LibraryDamaged, UnknownName
 from hardwon.memory.guardrails.thinning import IdleWatch
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
-from hardwon.memory.situations.keys import vocabulary
+from hardwon.memory.situations.keys import vocabulary, words
+from hardwon.memory.situations.phrases import FUNCTION_WORDS
 from hardwon.memory.storage.counted import ALONE, COUNTED_STATES, find_counted_writers
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.support import Support
 from hardwon.memory.values.value_table import ValueTable
 
+from .contrast import ReadSteps, SeenStep
 from .curator import Curator
 from .proposals import load_proposals, save_proposals
 from .rule_mining import RATE_LIMITS, RuleMiner
@@ -39,6 +41,11 @@ _RECORDED = (
     "SELECT seq, ref FROM changes JOIN trajectories AS one ON one.namespace = changes.namespace AND one.id = ref "
     "WHERE seq > ? AND changes.namespace = ? AND what = 'trajectory' AND (trust = 'trusted') = ? "
     "ORDER BY seq DESC LIMIT ?"
+)
+
+_SEEN = (
+    "SELECT action, observation, return_to_go, failure FROM steps JOIN states ON states.id = pre "
+    "WHERE steps.id IN (SELECT value FROM json_each(?)) ORDER BY steps.id"
 )
 
 
@@ -136,28 +143,35 @@ class Consolidator:
         changed = self._evolution.take_changes()
         save_proposals(connection, self._namespace, self._heard, changed, derived.statistics.filed.last_step)
 
-    def proposals(self, values: ValueTable, support: Support) -> list[Proposal]:
-        """Return all candidates."""
+    def proposals(self, values: ValueTable, support: Support, structural: Collection[str]) -> list[Proposal]:
+        """Return all candidates. Their titles have structural words alone."""
         if self._heard == ALONE:
-            return self._collect(values, self._generalize)
+            return self._collect(values, self._generalize, structural)
 
         def limit_words(item: Item, pattern: str) -> Item | None:
             if support.has_doubtful_names(item):
                 return None
             return item if support.vouches_for(item) else replace(item, episodes=0)
 
-        return [*self._collect(values, limit_words), *self._voices.proposals()]
+        return [*self._collect(values, limit_words, structural), *self._voices.proposals()]
 
-    def _collect(self, values: ValueTable, worded: Callable[[Item, str], Item | None]) -> list[Proposal]:
+    def _collect(
+        self, values: ValueTable, worded: Callable[[Item, str], Item | None], structural: Collection[str]
+    ) -> list[Proposal]:
         """Return the candidates of both miners; see `collect_proposals`."""
         # read at most once per call, and only if there is a strategy
         list_common = cache(partial(read_common_words, self._store, self._namespace, self._vocabularies))
-        return collect_proposals(self._evolution, self._induction, values, worded, list_common, self._read_actions)
+        read_steps = partial(self._read_steps, structural)
+        return collect_proposals(self._evolution, self._induction, values, worded, list_common, read_steps)
 
-    def _read_actions(self, step_ids: Sequence[int]) -> list[str]:
-        """Return the distinct actions of steps."""
-        query = "SELECT DISTINCT action FROM steps WHERE id IN (SELECT value FROM json_each(?))"
-        return [action for (action,) in self._store.rows(query, (dumps(list(step_ids)),))]
+    def _read_steps(self, structural: Collection[str], step_ids: Sequence[int]) -> list[SeenStep]:
+        """Return steps with the structural words of the texts before them."""
+        telling = frozenset(structural) - FUNCTION_WORDS
+        rows = self._store.rows(_SEEN, (dumps(list(step_ids)),))
+        return [
+            SeenStep(action, tuple(word for word in words(text) if word in telling), value, failure != "none")
+            for action, text, value, failure in rows
+        ]
 
     @staticmethod
     def _generalize(item: Item, pattern: str) -> Item | None:
@@ -255,11 +269,11 @@ def collect_proposals(
     values: ValueTable,
     worded: Callable[[Item, str], Item | None],
     list_common: Callable[[], Collection[str]] = tuple,
-    read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
+    read_steps: ReadSteps = lambda _: (),
 ) -> list[Proposal]:
     """Return the candidates of both miners."""
     proposals: list[Proposal] = []
-    for key, item in evolution.candidates(values, list_common, read_actions):
+    for key, item in evolution.candidates(values, list_common, read_steps):
         if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
             proposals.append((reworded, partial(evolution.settle, key), partial(evolution.postpone, key, values)))
     for candidate, item in induction.candidates():

@@ -9,6 +9,7 @@ strategy is an action with a clearly higher return under a condition than on ave
 condition.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,10 +24,18 @@ from hardwon.memory.situations.actions import is_of, parse_action, pattern_of, s
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
 from hardwon.memory.situations.keys import GUARD_MARK, TOLD, has_sight
-from hardwon.memory.situations.titles import fill_holes, guardrail_title, name_pattern, strategy_title, warning_title
+from hardwon.memory.situations.titles import (
+    Difference,
+    fill_holes,
+    guardrail_title,
+    name_pattern,
+    strategy_title,
+    warning_title,
+)
 from hardwon.memory.values.cells import Cell
 from hardwon.memory.values.value_table import ValueTable
 
+from .contrast import ReadSteps, SeenStep, find_difference, list_shared_words
 from .evidence_watch import EvidenceWatch
 from .proposals import Proposed
 from .tuning import TUNING
@@ -35,6 +44,8 @@ RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "
 """Largest number of items per kind that one call of `evolve` adds (SLEA-RL: 10 strategies, 5 warnings)."""
 _WHERE = {"again": "when it had just failed and nothing was done in between", "": "whatever the other arguments"}
 """By operator of the condition: where the failures occurred, for the body of the item."""
+_TASK_ALONE = re.compile(r"(?:^|; )0: \[T\](?:;|$)")
+"""What the text shows as a whole, when this is a word of the task and no more, which tells a reader nothing."""
 _WIDER = (1, 3)
 """Numbers of the parts of a key that wider conditions have: the counts, and also the flags and lists, but no words."""
 
@@ -62,7 +73,7 @@ class RuleMiner:
         self,
         values: ValueTable,
         list_common: Callable[[], Collection[str]] = tuple,
-        read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
+        read_steps: ReadSteps = lambda _: (),
     ) -> Iterator[tuple[str, Item]]:
         """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first."""
         cells = {
@@ -78,9 +89,9 @@ class RuleMiner:
             if kind is None or not self._is_news(key, cell, kind):
                 continue  # before the words of the item, which cost more than the counts
             item = (
-                _build_strategy(key, cell, values, list_common, read_actions)
+                _build_strategy(key, cell, values, list_common, read_steps)
                 if kind == "strategy"
-                else _build_failure_item(key, cell, kind)
+                else _build_failure_item(key, cell, kind, values, read_steps)
             )
             if item is not None:
                 self._proposed[key] = self._changed[key] = cell.episodes, kind
@@ -208,18 +219,22 @@ def _is_of_one_value(pattern: str, cell: Cell, values: ValueTable) -> bool:
     return any(each is not None and each.failed >= cell.failed for each in cells)
 
 
-def _build_failure_item(key: str, cell: Cell, kind: Kind) -> Item:
+def _build_failure_item(key: str, cell: Cell, kind: Kind, values: ValueTable, read_steps: ReadSteps) -> Item:
     """Return the guardrail or warning for the failures in a cell."""
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
     where = {operator: operand} if operator else ALWAYS
     # Several actions failed: the last one shows the form, and the pattern what they share.
     examples = (cell.bad_action,) * (1 + cell.several_bad)
+    difference = Difference()
+    if operator == "around" and has_sight(operand) and (calls := values.cell(call_key(pattern))) is not None:
+        worked = [step for step in read_steps(calls.steps) if step.value > 0 and not step.failed]
+        difference = _describe_text(operand, read_steps(cell.bad_steps), worked)
     # The id is derived from the wording of earlier versions, so existing items keep their ids.
     if kind == "guardrail":
-        title, legacy = guardrail_title(pattern, where, examples), f"do not `{pattern}`"
+        title, legacy = guardrail_title(pattern, where, examples, difference), f"do not `{pattern}`"
     else:
-        title, legacy = warning_title(pattern, where, examples), f"`{pattern}` mostly fails"
+        title, legacy = warning_title(pattern, where, examples, difference), f"`{pattern}` mostly fails"
     legacy_title = f"{legacy} when {condition_words(where, pattern)}" if operand else legacy
     return Item(
         kind,
@@ -234,6 +249,15 @@ def _build_failure_item(key: str, cell: Cell, kind: Kind) -> Item:
         writer="rules",
         id=identify(Item(kind, legacy_title, condition=where, forbids=pattern)),
     )
+
+
+def _describe_text(condition: str, those: Sequence[SeenStep], contrary: Sequence[SeenStep]) -> Difference:
+    """Return what a title says of the text as a whole, if that belongs to the condition."""
+    context = next(filter(has_sight, condition.split(" | ")), "")
+    difference = find_difference(those, contrary) if context else Difference()
+    if any(difference) or not _TASK_ALONE.search(context):
+        return difference
+    return Difference(list_shared_words(those)[: TUNING.contrast_words])
 
 
 @lru_cache(maxsize=8192)
@@ -275,7 +299,7 @@ def _build_strategy(
     cell: Cell,
     values: ValueTable,
     list_common: Callable[[], Collection[str]],
-    read_actions: Callable[[Sequence[int]], Collection[str]],
+    read_steps: ReadSteps,
 ) -> Item | None:
     """Return the strategy that the returns in a cell justify, or None."""
     if key.endswith(TOLD):  # that notes tell anything at all is no advice; each of their words has a key of its own
@@ -289,8 +313,12 @@ def _build_strategy(
     cells = [parent for other in wider if (parent := values.cell(other)) is not None]
     if any(cell.mean < parent.mean + TUNING.condition_gain for parent in cells):
         return None
-    common, examples = list_common(), read_actions(cell.steps)
-    title = strategy_title(key, common, examples)
+    common, steps = list_common(), read_steps(cell.steps)
+    examples = frozenset(step.action for step in steps)
+    paid_less = cell.mean - TUNING.strategy_gain
+    contrary = [step for step in read_steps([*average.bad_steps, *average.steps]) if step.value < paid_less]
+    paying = [step for step in steps if step.value >= cell.mean]
+    title = strategy_title(key, common, examples, _describe_text(condition, paying, contrary))
     # without the common words, it would say no more than the condition without words
     if len(wider) == len(_WIDER) and title == strategy_title(wider[-1], common, examples):
         return None

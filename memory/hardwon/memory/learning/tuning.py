@@ -13,6 +13,11 @@ class LearningTuning:
     common_states: int = 200  # newest states in which words are counted for the titles of strategies
     common_share: float = 0.9  # share of these states that must show a word for it to tell nothing about a situation
 
+    # contrast
+    contrast_texts: int = 2  # texts on each side without which a contrast says nothing
+    contrast_words: int = 3  # most words that a title names as the difference
+    contrast_rest: float = 0.25  # largest share of the other texts that these words need not tell apart
+
     # curator
     capacity: int = 2000  # most active items of one kind in one namespace
     quarantine_capacity: int = 500

@@ -26,7 +26,7 @@ def learn_by_rules(file: LibraryFile, items: LibraryItems, get_episode: Callable
         derived = file.caught_up()
         file.distiller.read(get_episode)
         file.distiller.resume(derived)
-        proposals = file.distiller.proposals(derived.statistics.values, derived.support)
+        proposals = file.distiller.proposals(derived.statistics.values, derived.support, derived.words.structural)
         unpinned = [item for item in derived.items.by_id.values() if not item.pinned]
         released, weakened = file.distiller.review(derived.statistics.values, unpinned)
         released_ids = {item.id for item, _ in released}

@@ -9,7 +9,7 @@ change them without creating all items of an older library again.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .actions import keep_arguments, put_values
 from .describe import PARTS, condition_words
@@ -43,14 +43,31 @@ WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 """The end of a sentence about failures whose values are left out."""
 
 
+class Difference(NamedTuple):
+    """What decides between the texts in which an action did well, and those in which it did not."""
+
+    says: tuple[str, ...] = ()
+    """Words that the text must say."""
+    lacks: tuple[str, ...] = ()
+    """Words that it must not say."""
+
+
+_NO_DIFFERENCE = Difference()
+
+
 def end_sentence(text: str) -> str:
     """Return a text with a full stop, if it does not end with a mark of its own."""
     text = text.rstrip()
     return text if text.endswith((".", "!", "?", "。", "！", "？")) else f"{text}."
 
 
-def strategy_title(key: str, common: Collection[str] = (), examples: Collection[str] = ()) -> str:
-    """Return the title of a strategy that was found under a key of the value table."""
+def strategy_title(
+    key: str, common: Collection[str] = (), examples: Collection[str] = (), difference: Difference = _NO_DIFFERENCE
+) -> str:
+    """Return the title of a strategy that was found under a key of the value table.
+
+    Of what the text shows as a whole, it names the difference, or all words that are not common.
+    """
     pattern, *parts = key.split(" | ")
     # the words of a command name a thing already, so a letter is clearer there
     names = _name_arguments(pattern) if parse_action(pattern).parts else ()
@@ -61,7 +78,7 @@ def strategy_title(key: str, common: Collection[str] = (), examples: Collection[
             case "flags":
                 clauses += _read_flags(part, _find_verb(pattern), names)
             case "shown":
-                clauses += _read_around(_drop_words(part, common), names)
+                clauses += _read_around(_drop_words(part, common, difference), names, difference)
             case "listed":
                 clauses += _read_lists(part)
             case "told":
@@ -87,12 +104,15 @@ def _drop_repeats(clauses: Sequence[str], verb: str) -> list[str]:
     return [clause for clause in clauses if clause not in repeats]
 
 
-def _drop_words(part: str, common: Collection[str]) -> str:
-    """Return the words around each argument without the common ones; an argument without any other word is left out."""
+def _drop_words(part: str, common: Collection[str], difference: Difference) -> str:
+    """Return the words around each argument without the common ones; an argument without any other word is left out.
+
+    The place of the text as a whole stays if the difference is to stand there.
+    """
     clauses = []
     for clause in part.split("; "):
         match = _NUMBERED.fullmatch(clause)
-        if match is None or match[2] in ("", "-"):
+        if match is None or match[2] in ("", "-") or (match[1] == "0" and any(difference)):
             clauses.append(clause)
         elif kept := [word for word in match[2].split() if word not in common]:
             clauses.append(f"{match[1]}: {' '.join(kept)}")
@@ -116,14 +136,24 @@ def name_pattern(pattern: str, examples: Collection[str]) -> str:
     return named if named and parse_action(named).slots == wanted.slots else pattern
 
 
-def guardrail_title(pattern: str, condition: Mapping[str, Any], examples: Collection[str] = ()) -> str:
+def guardrail_title(
+    pattern: str,
+    condition: Mapping[str, Any],
+    examples: Collection[str] = (),
+    difference: Difference = _NO_DIFFERENCE,
+) -> str:
     """Return the title of a guardrail: the forbidden action, in the words of examples, and its condition."""
-    return f"Do not `{fill_holes(name_pattern(pattern, examples))}`{_when(condition, pattern)}"
+    return f"Do not `{fill_holes(name_pattern(pattern, examples))}`{_when(condition, pattern, difference)}"
 
 
-def warning_title(pattern: str, condition: Mapping[str, Any], examples: Collection[str] = ()) -> str:
+def warning_title(
+    pattern: str,
+    condition: Mapping[str, Any],
+    examples: Collection[str] = (),
+    difference: Difference = _NO_DIFFERENCE,
+) -> str:
     """Return the title of a warning: the action that mostly fails, in the words of examples, and its condition."""
-    return f"`{fill_holes(name_pattern(pattern, examples))}` mostly fails{_when(condition, pattern)}"
+    return f"`{fill_holes(name_pattern(pattern, examples))}` mostly fails{_when(condition, pattern, difference)}"
 
 
 def skill_title(steps: Sequence[str]) -> str:
@@ -202,13 +232,13 @@ def _letter(number: str) -> str:
     return _LETTERS[at] if 0 <= at < len(_LETTERS) else f"X{number}"
 
 
-def _when(condition: Mapping[str, Any], pattern: str) -> str:
+def _when(condition: Mapping[str, Any], pattern: str, difference: Difference) -> str:
     """Return the condition of an action as a clause that begins with "when"."""
     operator, operand = next(iter(condition.items()))
     names = _name_arguments(pattern)
     match operator:
         case "around":
-            clauses = _read_around(operand, names) or _read_silence(operand, names)
+            clauses = _read_around(operand, names, difference) or _read_silence(operand, names)
         case "told":
             clauses = _read_notes(operand, names)
         case "mark":
@@ -277,20 +307,28 @@ def _read_lists(part: str) -> list[str]:
     return clauses
 
 
-def _read_around(part: str, names: Sequence[str] = ()) -> list[str]:
-    """Return clauses about the words around each argument."""
+def _read_around(part: str, names: Sequence[str] = (), difference: Difference = _NO_DIFFERENCE) -> list[str]:
+    """Return clauses about the words around each argument, and of the whole text, or what decides in it."""
     clauses = []
     for clause in part.split("; "):
         match = _NUMBERED.fullmatch(clause)
         if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
         elif match[1] == "0":
-            clauses += [f"the text says {_words(match[2])}"] if match[2] else []
+            clauses += _read_difference(difference) or ([f"the text says {_words(match[2])}"] if match[2] else [])
         elif match[2] == "-":
             clauses.append(f"{_name(match[1], names)}{_NOT_IN_SIGHT}")
         elif match[2]:
             clauses.append(f"the text around {_name(match[1], names)} says {_words(match[2])}")
     return clauses
+
+
+def _read_difference(difference: Difference) -> list[str]:
+    """Return the clause about what the text must say, and must not."""
+    says, lacks = _words(" ".join(difference.says)), _words(" ".join(difference.lacks), "or")
+    if says and lacks:
+        return [f"the text says {says} but not {lacks}"]
+    return [f"the text says {says}"] if says else [f"the text does not say {lacks}"] if lacks else []
 
 
 def _read_silence(part: str, names: Sequence[str]) -> list[str]:
@@ -312,11 +350,11 @@ def _read_notes(part: str, names: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def _words(text: str) -> str:
+def _words(text: str, last: str = "and") -> str:
     """Return quoted words, joined by commas and a final "and"."""
-    return _join([f'"{word}"' if word != "[T]" else "a word of the task" for word in text.split()])
+    return _join([f'"{word}"' if word != "[T]" else "a word of the task" for word in text.split()], last)
 
 
-def _join(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str], last: str = "and") -> str:
     """Return the parts joined by commas and a final "and"."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return f" {last} ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))

@@ -9,6 +9,7 @@ from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.learning.consolidation import Consolidator
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import Item, Trajectory
+from hardwon.memory.storage.counted import EpisodeWords
 from hardwon.memory.storage.episodes import first_row, log_change
 from hardwon.memory.trust.support import Support
 from hardwon.memory.upkeep.damage import UNREADABLE
@@ -90,7 +91,9 @@ class ItemRevision:
         distiller = Consolidator(self._rows.store, self._namespace)
         distiller.read(self._read_remaining)
         support = Support(self._rows.store, self._namespace)
-        proposed = (redact_item(item) for item, *_ in distiller.proposals(values, support))
+        words = EpisodeWords(self._rows.store.rows, self._namespace)
+        words.read()
+        proposed = (redact_item(item) for item, *_ in distiller.proposals(values, support, words.structural))
         return {item.id or catalogue.identify(item): item for item in proposed}
 
     def _read_remaining(self, ref: str) -> Trajectory:
