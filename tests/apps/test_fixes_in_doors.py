@@ -35,7 +35,7 @@ SILENT: tuple[str, dict[str, str], str] = "refund", {}, "Error: give a reason"
 EXPLAINED = "refund", {"reason": "broken"}, "refunded"
 
 VALUE = (
-    'First `refund(order={order}, to="gift_card")`. `refund(to="card")` failed (tool error) in 8 of 8 '
+    'Use `refund(order={order}, to="gift_card")`. `refund(to="card")` failed (tool error) in 8 of 8 '
     'episodes; `refund(to="gift_card")` worked in 8 of 8'
 )
 BEFORE = (
@@ -43,7 +43,7 @@ BEFORE = (
     "(tool error) in 8 of 8 episodes; after that, it worked in 8 of 8"
 )
 ARGUMENT = (
-    'First `refund(order={order}, reason="broken")`. `refund(order={order})` failed (tool error) in 8 of 8 '
+    'Use `refund(order={order}, reason="broken")`. `refund(order={order})` failed (tool error) in 8 of 8 '
     'episodes; `refund(reason="broken")` worked in 8 of 8'
 )
 NEXT = '`refund(order={order}, to="card")` worked in 5 of 5 similar situations'

@@ -142,10 +142,10 @@ FIXES = {
     "before": ([("npm test", False), ("npm ci", True), ("npm test", True)], 'First `Bash(command="npm ci")`, then'),
     "added": (
         [("pytest t", False), ("ls", True), ("DB=x.db pytest t", True)],
-        'First `Bash(command="DB=x.db pytest t")`.',
+        'Use `Bash(command="DB=x.db pytest t")`.',
     ),
-    "program": ([("npm test", False), ("pnpm test", True)], 'First `Bash(command="pnpm test")`.'),
-    "place": ([("pytest t", False), (".venv/bin/pytest t", True)], 'First `Bash(command=".venv/bin/pytest t")`.'),
+    "program": ([("npm test", False), ("pnpm test", True)], 'Use `Bash(command="pnpm test")`.'),
+    "place": ([("pytest t", False), (".venv/bin/pytest t", True)], 'Use `Bash(command=".venv/bin/pytest t")`.'),
 }
 
 

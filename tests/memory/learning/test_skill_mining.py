@@ -191,7 +191,7 @@ def test_another_program_is_a_fix_only_while_the_first_one_fails(library, direct
         steps = walk(failed, fixed) if number < 4 else walk(('bash(command="npm test")', 1))
         library.record(Trajectory("test it", tuple(steps), True, id=f"e{number}"))
         library.evolve()
-    items = [item for item in library.items.find(["remedy"]) if item.title.startswith("First `bash")]
+    items = [item for item in library.items.find(["remedy"]) if item.title.startswith("Use `bash")]
     assert len(items) == n
 
 
@@ -204,7 +204,7 @@ def test_who_runs_a_mended_command_at_once_does_not_show_that_the_plain_one_work
     library.record(Trajectory("migrate", tuple(walk((plain, 0, 0.0, FAILED), (mended, 1))), True, id="last"))
     library.evolve()
     (remedy,) = library.items.find(["remedy"])
-    assert remedy.title == 'First `bash(command="DB=x python m.py t")`'
+    assert remedy.title == 'Use `bash(command="DB=x python m.py t")`'
     assert "failed (precondition) in 4 of 4 episodes" in remedy.body
 
 

@@ -93,7 +93,7 @@ def test_a_lesson_that_was_told_was_in_use(library):
 
 @pytest.mark.parametrize(
     ("title", "followed"),
-    [("First `pay(card)`", False), ("If `pay(cash)` fails (tool error), then `pay(card)`", True)],
+    [("Use `pay(card)`", False), ("If `pay(cash)` fails (tool error), then `pay(card)`", True)],
 )
 def test_a_remedy_is_not_followed_by_the_failure_that_it_prevents(library, title, followed):
     """A remedy for usual failures comes before the call; one for rare failures comes after it."""

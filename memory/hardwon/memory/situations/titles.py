@@ -162,10 +162,10 @@ def skill_title(steps: Sequence[str]) -> str:
 
 
 def remedy_title(failed: str, steps: Sequence[str], failure: str, *, is_usual: bool) -> str:
-    """Return the title of a remedy: what to do first if the action usually fails, else what to do when it did."""
+    """Return the title of a remedy: what to do first, or in its place, if the action usually fails, else if it did."""
     failed, *steps = name_holes([failed, *steps])
     if is_usual:
-        return f"First {_quote(steps)}"
+        return f"{'First' if len(steps) > 1 else 'Use'} {_quote(steps)}"
     return f"If `{failed}` fails ({failure}), {'first' if len(steps) > 1 else 'then'} {_quote(steps)}"
 
 
