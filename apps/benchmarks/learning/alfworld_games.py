@@ -107,11 +107,6 @@ def find_floor_plan(file: str) -> int:
     return int(last) if last.isdigit() else -1
 
 
-def find_kind(file: str) -> str:
-    """Return the kind of task of a game."""
-    return Path(file).parent.parent.name.partition("-")[0]
-
-
 class Walkthrough:
     """A policy that repeats the recorded solution of each game."""
 
