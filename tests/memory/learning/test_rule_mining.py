@@ -107,6 +107,15 @@ def strategic(gain, n=TUNING.strategy_evidence, apiece=1):
     return values
 
 
+@pytest.mark.parametrize(("condition", "n"), [("1: | nothing told", 0), ("1:T | nothing told", 1)])
+def test_a_strategy_without_a_condition_is_no_advice(condition, n):
+    """The failure: `Prefer take X when you can`."""
+    values = strategic(0.0)
+    for number in range(TUNING.strategy_evidence):
+        values.add([f"eat {{1}} | {condition}"], 1.0, number, episode=number)
+    assert len(found(values)) == n
+
+
 @pytest.mark.parametrize(
     ("gain", "n", "kinds"),
     [

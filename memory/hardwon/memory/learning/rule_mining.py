@@ -319,8 +319,8 @@ def _build_strategy(
     contrary = [step for step in read_steps([*average.bad_steps, *average.steps]) if step.value < paid_less]
     paying = [step for step in steps if step.value >= cell.mean]
     title = strategy_title(key, common, examples, _describe_text(condition, paying, contrary))
-    # without the common words, it would say no more than the condition without words
-    if len(wider) == len(_WIDER) and title == strategy_title(wider[-1], common, examples):
+    # it may say no more than the condition without words, or than the action alone
+    if title in [strategy_title(other, common, examples) for other in (pattern, *wider[len(_WIDER) - 1 :])]:
         return None
     action = fill_holes(name_pattern(pattern, examples))
     return Item(
