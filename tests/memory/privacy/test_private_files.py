@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import stat
 import threading
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.errors import HardwonError, LibraryError
+from hardwon.memory.privacy import private_files
 from hardwon.memory.storage.database import Store
 
 FORK = multiprocessing.get_context("fork")
@@ -133,3 +135,19 @@ def test_mode_that_a_library_has_is_kept(path):
         with ExperienceLibrary.open(path) as library:
             library.add(Item("insight", "Keys hang by the door"))
         assert mode(path) == wanted
+
+
+def test_a_lock_gives_its_base_no_arguments(monkeypatch):
+    """Python 3.15 refuses them."""
+
+    class Base:
+        def __new__(cls):
+            return object.__new__(cls)
+
+    monkeypatch.setattr("_thread.RLock", Base)
+    spec = spec_from_file_location("hardwon.memory.privacy.again", private_files.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.OwnLock("library.db").is_mine()

@@ -5,12 +5,15 @@ import sqlite3
 import subprocess
 import sys
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from hardwon.memory import sqlite_errors
-from hardwon.memory.errors import LibraryError, LibraryUnwritable
+from hardwon.memory import ExperienceLibrary, sqlite_errors
+from hardwon.memory.errors import LibraryError, LibraryUnwritable, NotALibrary
+from hardwon.memory.upkeep.damage import readable
 
 Usage = namedtuple("Usage", "total used free")
 PLENTY = 40 * 10**9
@@ -53,6 +56,32 @@ def test_a_file_error_for_lack_of_memory_does_not_blame_the_disk(code):
     assert type(error) is LibraryError
     assert "not enough memory" in str(error)
     assert code in str(error)
+
+
+def test_a_lost_table_is_damage():
+    error = failed("SQLITE_ERROR", "no such table: steps")
+    assert type(error) is NotALibrary
+    assert "no such table: steps" in str(error)
+    assert "memory export /data/library.db" in str(error)
+
+
+def test_a_bare_error_of_a_library_names_its_file(path, monkeypatch):
+    """The connection is also asked where nothing translates: what does come through still names the next step."""
+    with ExperienceLibrary.open(path) as library:
+        lost = Mock(side_effect=sqlite3.DatabaseError("no such table: receipts"))
+        monkeypatch.setattr(library._file, "caught_up", lost)
+        with pytest.raises(NotALibrary, match=f"{path.name} has lost .*memory export"):
+            library.recall("kettle")
+
+
+def test_a_bare_error_of_a_command_names_its_file(path):
+    path.write_bytes(b"x" * 4096)
+    with (
+        pytest.raises(NotALibrary, match=f"{path.name} is damaged or not a SQLite database"),
+        readable(path.name),
+        closing(sqlite3.connect(path)) as connection,
+    ):
+        connection.execute("SELECT * FROM sqlite_master")
 
 
 def test_another_file_error_names_its_code():

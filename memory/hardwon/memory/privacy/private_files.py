@@ -50,6 +50,10 @@ def check_process(owner: int, path: str) -> None:
 class OwnLock(RLock):  # type: ignore[misc]  # final in the type stubs alone
     """A reentrant lock that raises LibraryError in a forked process."""
 
+    def __new__(cls, path: str) -> "OwnLock":
+        """Create the lock of its base, which takes no arguments from Python 3.15 on."""
+        return super().__new__(cls)
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._owner = os.getpid()

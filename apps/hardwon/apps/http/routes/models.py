@@ -4,7 +4,7 @@ The records are the dataclasses of `hardwon.memory.records`, so the API accepts 
 Unknown fields, invalid numbers and values that no record may have are rejected; null is as good as no field.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain
@@ -40,6 +40,8 @@ A = TypeVar("A", dict[str, str], list[str])
 Count = Annotated[int, Field(ge=0, le=1000)]
 LONGEST_QUERY = 200_000
 """Largest number of characters of a state, an action or a text to look up: others wait while it is read."""
+MOST_VISITS = 1000
+"""Largest number of visits of a trail: the way between any two of them is looked for."""
 Text = Annotated[str, Field(max_length=LONGEST_QUERY)]
 REWARD = 1e9
 """Largest absolute reward of a step."""
@@ -60,11 +62,24 @@ class Asked(BaseModel):
         return {name: value for name, value in given.items() if value is not None or name in required}
 
 
+def _list_texts(state: State) -> Iterator[str]:
+    yield from (state.observation, state.feedback, state.task, state.location, *state.notes)
+    yield from (str(part) for pair in state.facts.items() for part in pair)
+
+
 def _check_length(state: State) -> State:
     """Return a state of a query whose texts are not too long."""
-    facts = [str(part) for pair in state.facts.items() for part in pair]
-    _check_sum("state", (state.observation, state.feedback, state.task, state.location, *state.notes, *facts))
+    _check_sum("state", _list_texts(state))
     return state
+
+
+def _check_trail(trail: Trail) -> Trail:
+    """Return the map of an episode whose texts are not too long altogether, and whose places are not too many."""
+    if len(trail.visits) > MOST_VISITS:
+        raise ValueError(f"the trail has {len(trail.visits):,} visits; at most {MOST_VISITS:,}. Leave out the oldest")
+    visits = (chain(_list_texts(visit.state), visit.actions) for visit in trail.visits)
+    _check_sum("trail", chain(trail.done, *visits, *trail.moves, *trail.tried))
+    return trail
 
 
 def _check_actions(actions: A) -> A:
@@ -144,7 +159,7 @@ class LookaheadAsked(Asked):
 
     state: QueryState
     actions: QueryActions
-    trail: Trail = Trail()
+    trail: Annotated[Trail, AfterValidator(_check_trail)] = Trail()
     raw: bool = False
     """Whether to imagine actions at other locations in forms of recorded actions; needs the right `log`."""
 
