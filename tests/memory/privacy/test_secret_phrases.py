@@ -161,6 +161,7 @@ def test_what_only_stands_beside_such_a_word_stays(line):
         "oathtool --totp -b {}",
         "Le mot de passe est : {}",
         'gpg --batch --passphrase "{} lake old town" -c f',
+        *(f"gpg --passphrase '{phrase}' -c f" for phrase in (" a {}", "a {} ", "a   {}", "a\t{}")),
     ],
 )
 def test_a_value_below_its_name_in_a_row_or_for_a_store_of_secrets_is_redacted(line):

@@ -73,7 +73,7 @@ _OF_COMMANDS = (
     make_form(
         "-password,-passphrase",
         r"(?<![\w-])--?(?:[a-z]{1,20}-){0,3}pass(?:word|phrase)[ =](?P<q>[\"'])"
-        r"(?P<value>[^\s\"'$<{%]{1,60}(?: {1,2}[^\s\"'$<{%]{1,60}){1,12})(?P=q)",
+        r"(?P<value>(?=[^\s\"'$<{%]{0,60}\s)[^\"'\n$<{%]{5,800})(?P=q)",
         certain=True,
     ),
     make_form("mysql,maria", rf"\b(?:mysql|mariadb)[a-z-]{{0,9}}\s{_PROGRAM}\s-p{VALUE}", certain=True),
