@@ -154,8 +154,15 @@ def test_a_file_that_was_cut_is_noticed(store, path, rest):
         pass
 
 
-def test_a_file_that_another_process_compacted_is_whole(store, path):
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_file_that_another_process_compacted_is_whole(store, path, is_damaged):
+    """Whatever its values are."""
     with store.transaction() as connection:
+        if is_damaged:
+            connection.execute("CREATE TABLE odd (value CHECK (value > 0))")
+            connection.execute("PRAGMA ignore_check_constraints = 1")
+            connection.execute("INSERT INTO odd VALUES (-1)")
+            connection.execute("PRAGMA ignore_check_constraints = 0")
         connection.execute("CREATE TABLE filling AS SELECT zeroblob(200000) AS bytes")
     store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     store.freshness.version()
