@@ -24,7 +24,8 @@ PROMPT = "Fix the failing test"
 @pytest.fixture
 def home(monkeypatch):
     """A folder whose path is short enough for a socket."""
-    with TemporaryDirectory(dir="/tmp") as folder:
+    # a standby that ends while the folder is removed may still write its log
+    with TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("HARDWON_HOME", folder)
         monkeypatch.setattr(standby, "POLL_S", 0.02)
         monkeypatch.setattr(standby, "PATIENCE_S", 60)

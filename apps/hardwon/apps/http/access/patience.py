@@ -56,10 +56,12 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
 
     def eof_received(self) -> bool:
         """Return whether a client that ended its side of the connection still gets the answer to its last request."""
-        waits = self.cycle is not None and not self.cycle.more_body and not self.cycle.response_started
-        if waits and not getattr(self, "pipeline", None):
-            self.cycle.keep_alive = False  # the connection ends with this answer
-        return waits
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or cycle.response_started:
+            return False
+        if not getattr(self, "pipeline", None):
+            cycle.keep_alive = False  # the connection ends with this answer
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel the timers."""
