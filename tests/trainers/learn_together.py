@@ -58,19 +58,20 @@ def main(out: Path, how: str) -> None:
     if ours.rank == 0:
         alone = learner(how)
         before = told(alone, {})["weights"]
-        answers = [alone.step(streams(), LOSS) for _ in range(3)]
+        answers = [alone.step(streams(), LOSS, temperature=0.7) for _ in range(3)]
         (out / "alone.json").write_text(json.dumps({**told(alone, answers[-1]), "before": before}))
     mine = learner(how)
     if ours.shards:
         ours.shard_base(mine.model)
     ours.active = True
     if ours.rank == 0:
-        answers = [mine.step(streams(), LOSS) for _ in range(3)]
+        answers = [mine.step(streams(), LOSS, temperature=0.7) for _ in range(3)]
         ours.broadcast_job(("end", None))
     else:
         answers = []
         while (job := ours.receive_job())[0] != "end":
-            answers.append(mine.step(*job[1][1:]))
+            _, sequences, loss, temperature = job[1]
+            answers.append(mine.step(sequences, loss, temperature=temperature))
     (out / f"{ours.rank}.json").write_text(json.dumps(told(mine, answers[-1])))
 
 

@@ -1,7 +1,7 @@
 """Contrasts: the fewest words that tell the texts in which an action did well from those in which it did not.
 
     those     Order 12: bought 3 days ago, parcel: lost           says "order", does not say "delivered"
-    others    Order 15: bought 9 days ago, parcel: delivered
+    contrary  Order 15: bought 9 days ago, parcel: delivered
               Customer: where is my parcel?
 
 The condition of an item holds all structural words of a text, most of which every text has. A reader needs the few that

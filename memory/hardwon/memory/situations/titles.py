@@ -315,7 +315,7 @@ def _read_around(part: str, names: Sequence[str] = (), difference: Difference = 
         if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
         elif match[1] == "0":
-            clauses += _read_difference(difference) or ([f"the text says {_words(match[2])}"] if match[2] else [])
+            clauses += (_read_difference(difference) or [f"the text says {_words(match[2])}"]) if match[2] else []
         elif match[2] == "-":
             clauses.append(f"{_name(match[1], names)}{_NOT_IN_SIGHT}")
         elif match[2]:
