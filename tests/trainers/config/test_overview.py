@@ -113,7 +113,7 @@ def test_a_method_is_fed_and_moves_the_policy(method, root, tmp_path):
     missing = {name: value for line in logged for name, value in line.items() if name.endswith("/missing")}
     assert {name.split("/")[1] for name in missing} == {*config.roles["policy"].sources}
     assert all(value < 1 for value in missing.values()), missing
-    assert max(line["policy/grad_norm"] for line in logged) > 0
+    assert max(line.get("policy/grad_norm", 0.0) for line in logged) > 0  # an update without tokens is none
     for name in config.roles["policy"].loss.terms:
         assert sum(line.get(f"policy/term/{name}/active", 0) for line in logged) > 0, f"{name} never acted"
     for name in config.tasks.compose:
