@@ -17,50 +17,14 @@ ILLNESSES = ("rash", "cough", "fever", "cramp")
 HERBS = ("fern", "sage", "mint", "moss", "dill", "reed")
 FORMS = ("hot", "cold")
 TREATMENTS = tuple(f"{form} {herb}" for form in FORMS for herb in HERBS)
-FIRST = [
-    "oak",
-    "elm",
-    "ash",
-    "birch",
-    "stone",
-    "mill",
-    "fox",
-    "deer",
-    "crow",
-    "hawk",
-    "salt",
-    "wind",
-    "rain",
-    "snow",
-    "gold",
-    "iron",
-    "west",
-    "east",
-    "north",
-    "high",
-]
-LAST = [
-    "dale",
-    "ford",
-    "ham",
-    "ton",
-    "wick",
-    "field",
-    "brook",
-    "hill",
-    "moor",
-    "wood",
-    "port",
-    "bridge",
-    "mead",
-    "gate",
-    "well",
-    "cross",
-    "ridge",
-    "lake",
-    "fen",
-    "cliff",
-]
+FIRST = (
+    "oak", "elm", "ash", "birch", "stone", "mill", "fox", "deer", "crow", "hawk", "salt", "wind", "rain", "snow",
+    "gold", "iron", "west", "east", "north", "high",
+)  # fmt: skip
+LAST = (
+    "dale", "ford", "ham", "ton", "wick", "field", "brook", "hill", "moor", "wood", "port", "bridge", "mead",
+    "gate", "well", "cross", "ridge", "lake", "fen", "cliff",
+)  # fmt: skip
 VILLAGES = tuple(random.Random(0).sample([first + last for first in FIRST for last in LAST], len(FIRST) * len(LAST)))
 """In random order, so that any part of them has all beginnings and ends."""
 SEEDS_PER_VILLAGE = 12

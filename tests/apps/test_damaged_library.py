@@ -22,7 +22,7 @@ from hardwon.apps import mcp_server
 from hardwon.apps.cli.app import app
 from hardwon.apps.proxy.app import create_proxy
 from hardwon.apps.proxy.library_access import LibraryAccess
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import NotALibrary
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode
 
@@ -48,6 +48,21 @@ DAMAGE = {
     "without a first page": lambda path: overwrite(path, bytes(4096)),
     "without a schema": lambda path: overwrite(path, path.read_bytes()[:100] + b"\xff" * 3996),
 }
+WHILE_OPEN = {
+    **DAMAGE,
+    "of another library": lambda path: write_other(path, path.stat().st_size),
+    "of a longer library": lambda path: write_other(path, 0),
+}
+
+
+def write_other(path: Path, size: int) -> None:
+    """Write another library into the file, as `cp` does."""
+    with ExperienceLibrary.open(path.with_name("other.db")) as library:
+        library.record_many([Trajectory(f"task {number}", (), True) for number in range(400)])
+    other = path.with_name("other.db").read_bytes()
+    overwrite(path, other[: size or None].ljust(size, b"\0"))
+
+
 COMMANDS = (
     *(
         "stats",
@@ -122,12 +137,12 @@ def ask_over_mcp(library, damage):
     return [answer.content[0].text for answer in asyncio.run(talk()) if answer.is_error]
 
 
-@pytest.mark.parametrize("kind", ["cut", "cut to a byte", "emptied"])
-def test_nothing_is_acknowledged_after_the_file_was_cut(whole, kind):
+@pytest.mark.parametrize("kind", WHILE_OPEN)
+def test_nothing_is_acknowledged_after_the_file_was_cut_or_overwritten(whole, kind):
     """By a tool of MCP, the middleware or a function; the agent goes on."""
     with closing(ExperienceLibrary.open(whole)) as library:
         agent = create_agent(model("Done."), [], middleware=[ExperienceMiddleware(library)])
-        words = ask_over_mcp(library, lambda: DAMAGE[kind](whole))
+        words = ask_over_mcp(library, lambda: WHILE_OPEN[kind](whole))
         assert len(words) == 2
         assert all(re.search(f"{whole.name}.*({NEXT})", each) for each in words), words
         assert agent.invoke({"messages": [HumanMessage("find the spoon")]})["messages"][-1].content == "Done."
@@ -144,14 +159,14 @@ def test_a_proxy_does_not_start_with_a_damaged_library(whole, kind):
         LibraryAccess(lambda: ExperienceLibrary.open(whole))
 
 
-@pytest.mark.parametrize("kind", ["cut", "cut to a byte", "emptied"])
+@pytest.mark.parametrize("kind", WHILE_OPEN)
 def test_a_proxy_answers_and_its_health_says_why(whole, kind):
     body = {"model": "m", "messages": [{"role": "user", "content": "find the spoon"}]}
     with serving(Upstream().app) as url:
         proxy = create_proxy(LibraryAccess(lambda: ExperienceLibrary.open(whole)), f"{url}/v1")
         with serving(proxy) as address, httpx.Client(base_url=address, timeout=60) as client:
             assert client.get("/healthz").json()["recall"] == "on"
-            DAMAGE[kind](whole)
+            WHILE_OPEN[kind](whole)
             assert "done" in client.post("/v1/chat/completions", json=body).text
             health = client.get("/healthz").json()
     assert (health["status"], health["recall"]) == ("ok", "off")

@@ -321,6 +321,31 @@ def test_an_argument_of_the_client_is_ignored_with_a_note(server, name, argument
     assert words in answer.content[-1].text
 
 
+@pytest.mark.parametrize(
+    ("fields", "failed"),
+    [
+        ({"error": True}, True),
+        ({"isError": True, "failed": None}, True),
+        ({"exit_code": 2}, True),
+        ({"error": True, "failed": False}, False),
+        ({"error": False, "exit_code": 0}, False),
+        ({"note": "error"}, False),
+    ],
+)
+def test_a_mark_of_the_clients_own_says_that_a_step_failed(library, server, fields, failed):
+    steps = [{"action": "look", "result": "x", **fields}]
+    asked(server, ("record", {"task": "Look.", "steps": steps, "success": False}))
+    (row,) = library.episodes.find()
+    assert library.episodes.get(row["id"]).steps[0].diagnosis.success is not failed
+
+
+def test_an_error_may_stand_in_the_place_of_a_result(library, server):
+    steps = [{"action": "look", "error": "no light"}]
+    (answer,) = asked(server, ("record", {"task": "Look.", "steps": steps, "success": False}))
+    assert len(answer.content) == 1
+    assert not library.episodes.get(told(answer)["episode_id"]).steps[0].diagnosis.success
+
+
 def test_arguments_that_nobody_may_set_change_nothing(library, server):
     asked(server, ("add", {"kind": "insight", "title": "Keys open doors", "trust": "trusted", "writer": "rules"}))
     (item,) = library.items.find(status=None)
@@ -624,3 +649,12 @@ def test_a_server_over_stdin_is_its_users_own(tmp_path, monkeypatch, options, tr
     monkeypatch.setattr(mcp_server, "serve", lambda server, **settings: None)
     answer = CliRunner().invoke(app, ["mcp", str(tmp_path / "a.db"), *options])
     assert (answer.exit_code, built.get("trust")) == (0, trust), answer.output
+
+
+@pytest.mark.parametrize("package", ["anyio", "mcp.server"])
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, hardwon, package):
+    """In an installation without extras, whichever package is missed first."""
+    monkeypatch.delitem(sys.modules, "hardwon.apps.mcp_server")
+    monkeypatch.delattr("hardwon.apps.mcp_server")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"{package.partition('.')[0]} is not installed" in hardwon("mcp", tmp_path / "a.db", expect=2).stderr

@@ -96,13 +96,12 @@ def test_servers_and_hooks_refuse_what_can_be_no_library(hardwon, tmp_path, monk
         (["proxy", "own.db", "--upstream", "http://["], "upstream is 'http://['; use a URL such as"),
         (["proxy", "own.db", "--upstream", "http://127.0.0.1:99999/v1"], "99999/v1'; use a URL such as"),
         (["run", "own_leaving:Door"], "'own_leaving:Door' cannot be imported"),
-        (["eval", "episodic", "--environment", "own_leaving:Door"], "'own_leaving:Door' cannot be imported"),
         (["run", "wiki", "--train-seeds", "²"], "seeds are '²'; write them as A-B"),
         (["run", "wiki", "--eval-seeds", "0-99999999999"], "name at most 1,000,000 of them"),
         (["run", "wiki", "--params", "entities=²"], "entities is '²'; use a whole number"),
         (["run", "wiki", "--eval-every", "²"], "--eval-every is '²'; give a number"),
-        (["eval", "episodic", "--environment", "wiki", "--seeds", "9" * 5000], "write them as A-B"),
-        (["eval", "episodic", "--environment", "wiki", "--fold", "\udcff"], "--fold '\\udcff' (str) contains"),
+        (["run", "wiki", "--eval-seeds", "9" * 5000], "write them as A-B"),
+        (["eval", ".", "--fold", "\udcff"], "--fold '\\udcff' (str) contains"),
         (["memory", "reembed", "own.db", "--embedder", "hashing:²"], "hashing dimension is '²'; use a whole number"),
     ],
 )
@@ -141,6 +140,6 @@ def test_a_served_library_names_arguments_as_a_local_one(serving, learnt, tmp_pa
         with pytest.raises(WrongType, match=r"actions is 5 \(int\); give a list of text"):
             library.look_ahead(SEE, 5)
         with pytest.raises(ConfigError, match="cannot be sent"):
-            library.search("a" * 100_000)
+            library.recall(SEE, budget_tokens=float("nan"))
         with pytest.raises(ConfigError, match="is there and no export"):
             library.admin.export_jsonl(tmp_path / "own.db")

@@ -65,12 +65,21 @@ def test_without_words_it_is_about_the_first_lesson_that_was_told(filled, hardwo
     assert "no lesson was told in episode not-told. Give words" in problem.stderr
 
 
+def test_words_need_no_quotes_and_no_order(filled, hardwon, hardwon_json):
+    """As a person types them."""
+    path, lesson = filled
+    assert hardwon_json("memory", "why", path, "the receipt", "--at", "told")["item"] == lesson
+    assert hardwon_json("memory", "why", path, "RECEIPT", "ask")["item"] == lesson
+    assert "Ask for the receipt" in hardwon("memory", "search", path, "receipt", "card").stdout
+
+
 def test_http_says_why(filled):
     path, lesson = filled
     with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1:8420") as client:
         assert client.get("/v1/why", params={"about": lesson}).json()["says"] == WITHHELD
         told = client.get("/v1/why", params={"about": lesson, "episode": "told"}).json()
         assert told["stages"][3] == {"name": "shown", "passed": True, "evidence": "the agent read it before step 0"}
+        assert client.get("/v1/why", params={"episode": "told"}).json() == told  # its first lesson
         assert client.get("/v1/why", params={"about": lesson, "episode": "nobody"}).status_code == 404
 
 
@@ -87,7 +96,9 @@ def test_another_mcp_client_is_told_the_stage_without_words_of_others(filled):
     assert answer["stages"][-1] == {"name": "shown", "passed": False}
     assert "evidence" not in str(answer)
     assert "receipt" not in str(answer)
-    assert "unknown item" in ask_mcp(path, {"about": "receipt"}, "untrusted")["error"]
+    assert ask_mcp(path, {"episode_id": "told"}, "untrusted")["item"] == lesson
+    problem = ask_mcp(path, {"about": "receipt"}, "untrusted")["error"]
+    assert "there is no lesson 'receipt'. Give an id that `recall` returned; words are for a server" in problem
     with ExperienceLibrary.open(path) as library:
         library.record(Trajectory(TASK, (Step(HERE, "secret()", HERE, Diagnosis(True)),), True, id="private"))
     assert "you recorded no episode" in ask_mcp(path, {"about": lesson, "episode_id": "private"}, "untrusted")["error"]

@@ -17,7 +17,7 @@ from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
 from hardwon.apps.shared.explain import explain_advice
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.retrieval.clusters import read_clusters
+from hardwon.memory.upkeep.figures import read_clusters
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import ToolEpisode

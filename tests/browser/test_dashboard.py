@@ -9,7 +9,7 @@ import pytest
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.shared.common import list_ways
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
-from hardwon.memory.retrieval.clusters import read_clusters
+from hardwon.memory.upkeep.figures import read_clusters
 
 LONG = "acme-airline-support-eu-west-production"
 

@@ -1,5 +1,5 @@
 -- application_id: 502807
--- user_version: 19
+-- user_version: 20
 CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
 CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
 CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
@@ -10,7 +10,7 @@ CREATE INDEX items_by_namespace ON items(namespace, status, kind, score);
 CREATE INDEX states_by_location ON states(namespace, location) WHERE location != '';
 CREATE INDEX states_by_signature ON states(namespace, signature);
 CREATE INDEX steps_by_attempt ON steps(attempt, folded, return_to_go, id);
-CREATE INDEX steps_by_pre ON steps(pre);
+CREATE INDEX steps_by_pre ON steps(pre, return_to_go DESC);
 CREATE INDEX steps_by_trajectory ON steps(namespace, trajectory_id, t);
 CREATE INDEX trajectories_by_namespace ON trajectories(namespace, success, total_reward);
 CREATE INDEX trajectories_by_task ON trajectories(namespace, task, arm, seed);

@@ -22,6 +22,7 @@ from hardwon.memory.errors import ConfigError, LibraryReadOnly, UnknownName
 from hardwon.memory.learning.curator import says_the_same
 from hardwon.memory.learning.rule_mining import RATE_LIMITS
 from hardwon.memory.reasons import Reasons
+from hardwon.memory.records.episodes import with_worth
 
 _spec: Any = importlib.util.spec_from_file_location("writers", Path(__file__).with_name("writers.py"))
 writers: Any = importlib.util.module_from_spec(_spec)
@@ -152,6 +153,7 @@ class Model(RuleBasedStateMachine):
             reward = 0.0 if fails else 0.5
             steps.append(Step(see, action, replace(see, feedback="Done."), judged, reward, t, keys, Reasons.of(why)))
         trajectory = Trajectory("eat something", tuple(steps), success, id=f"e{self.number()}")
+        trajectory = with_worth(trajectory) if success else trajectory
         assert library.record(trajectory) == trajectory.id
         stored = library.episodes.get(trajectory.id)
         self.same_episode(trajectory, stored)

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from unittest.mock import Mock
 
 import pytest
@@ -43,19 +42,6 @@ def test_an_episode_is_run_and_recorded(agent, library):
     assert kept.meta == {"environment": "rooms", "policy": "script", "attempt": 0, "episode": 0, "split": "fold"}
 
 
-def test_steps_hang_together(agent):
-    """The state after a step is the state before the next."""
-    steps = agent().run().trajectory.steps
-    assert all(one.post is other.pre for one, other in pairwise(steps))
-    assert [step.t for step in steps] == [0, 1, 2, 3]
-
-
-def test_the_step_limit_is_kept(agent):
-    """And named as the ending."""
-    result = agent("wait", max_steps=3).run()
-    assert (len(result.trajectory.steps), result.trajectory.ending, result.success) == (3, "step_limit", False)
-
-
 def test_every_step_is_a_recall(agent, library, monkeypatch):
     """On the state it is in; by task, the episodes are chosen once."""
     spy = Mock(wraps=library.recall)
@@ -81,15 +67,6 @@ def test_without_learning_nothing_is_written(agent, library):
     assert (result.success, result.trajectory.id) == (True, "")
     assert library._file.store.rows("SELECT count(*) FROM changes") == changes
     assert library.episodes.count() == 0
-
-
-def test_learning_shows(library, rooms):
-    """From an empty library to the shortest way, without any other training."""
-    learner = Agent(EpisodicPolicy(), library, rooms(), max_steps=30)
-    for seed in range(25):
-        learner.run(seed=seed)
-    tested = Agent(EpisodicPolicy(), library, rooms(), max_steps=30, learn=False)
-    assert [len(tested.run(seed=seed).trajectory.steps) for seed in range(100, 105)] == [4] * 5
 
 
 def test_the_same_seeds_give_the_same_episodes(tmp_path, rooms):
@@ -185,14 +162,6 @@ def test_a_policy_failure_is_a_failed_step(agent, rooms, no_idea):
     assert len(world.ran) == 4
 
 
-def test_three_policy_failures_end_the_episode(agent, library, no_idea):
-    """As a failure of the agent: it counts."""
-    result = agent(no_idea).run()
-    assert failures(result) == [Failure.POLICY_ERROR] * 3
-    assert (result.success, result.trajectory.ending) == (False, "policy_error")
-    assert library.episodes.count() == 1
-
-
 def test_another_error_of_the_policy_is_not_hidden(agent):
     """A bug is a bug."""
     with pytest.raises(ZeroDivisionError):
@@ -233,13 +202,6 @@ def test_an_attempt_that_broke_is_paid_for(agent, rooms):
     assert paid.run().usage == ModelUsage(60, 6, 3.0, 6)
 
 
-def test_a_crash_of_any_kind_is_caught(agent, rooms):
-    """What an environment raises is the environment's, whatever it is."""
-    result = agent(world=rooms(faults={1: KeyError("oops")}), retries=0).run()
-    assert result.trajectory.ending == "environment_crash"
-    assert "KeyError" in result.trajectory.meta["failed"]
-
-
 def test_a_hang_is_a_crash_that_takes_long(agent, library, rooms):
     """The environment is left behind after the time it has; a fresh one goes on."""
     release = threading.Event()
@@ -250,14 +212,6 @@ def test_a_hang_is_a_crash_that_takes_long(agent, library, rooms):
     assert (result.success, result.trajectory.ending) == (None, "environment_hang")
     assert time.monotonic() - begun < 30
     assert library.episodes.count() == 0
-
-
-def test_a_broken_environment_is_not_used_again(agent, rooms):
-    """The next episode has a fresh one."""
-    used = agent(world=rooms(faults={1: CRASH}), retries=0)
-    assert used.run().success is None
-    assert used.run().success is True
-    assert len(used._idle) == 1
 
 
 def test_many_episodes_share_one_process(library, rooms, script):
@@ -318,15 +272,6 @@ def test_an_awaited_stream_has_the_events_of_a_stream(agent):
     assert asyncio.run(read()) == expected
 
 
-def test_an_environment_is_used_again(agent):
-    """Episodes one after the other need but one."""
-    one = agent()
-    one.run()
-    first = one._idle[0]
-    one.run()
-    assert one._idle == [first]
-
-
 def test_closing_closes_the_environments_alone(agent, library):
     """The library is the caller's."""
     one = agent()
@@ -353,17 +298,6 @@ def test_an_episode_needs_a_step(agent):
     """The message says how many."""
     with pytest.raises(ConfigError, match="max_steps is 0; an episode needs at least 1"):
         agent(max_steps=0)
-
-
-def test_the_agents_seed_decides_what_chance_does(tmp_path, rooms):
-    """Two agents with different seeds explore differently; what is held back differs as well."""
-
-    def explored(seed: int) -> list[list[str]]:
-        with ExperienceLibrary.open(tmp_path / f"{seed}.db") as library:
-            agent = Agent(EpisodicPolicy(), library, rooms(), max_steps=15, seed=seed)
-            return [[step.action for step in agent.run(seed=episode).trajectory.steps] for episode in range(4)]
-
-    assert explored(1) != explored(2)
 
 
 def test_one_environment_serves_all_episodes_unless_it_broke(library, rooms, script):

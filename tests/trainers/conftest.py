@@ -11,12 +11,17 @@ import torch
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """The same number of threads gives the same bits, and leaves the others to other tests."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Makes settings of a run in the corridor, in a folder of its own: `corridor(run={"iterations": 3})`."""
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    torch.set_num_threads(1)
 
     def make(**sections: dict[str, Any]) -> dict[str, Any]:
         settings: dict[str, Any] = {

@@ -28,7 +28,7 @@ from hardwon.trainers.checkpoint import (
     restore_random_states,
 )
 from hardwon.trainers.evaluate import evaluate_checkpoint
-from hardwon.trainers.session import Session
+from hardwon.trainers.session import Session, read_config
 from hardwon.trainers.trainer import train
 
 __all__ = ["server", "url"]
@@ -214,6 +214,13 @@ def test_a_checkpoint_recalls_from_the_library_that_is_named(corridor, tmp_path)
     report = asyncio.run(evaluate_checkpoint(checkpoint, library=other))
     assert set(report) >= {"control", "retrieved"}
     assert other.read_bytes() == before
+
+
+def test_settings_of_another_version_are_refused_by_name(tmp_path):
+    stored = {"environment": {"name": "textworld"}, "engine": {"kind": "local"}}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match=rf"{tmp_path} has other settings than this version reads: .*engine.kind"):
+        read_config(tmp_path)
 
 
 def test_a_checkpoint_that_recalls_nothing_refuses_a_library(corridor, tmp_path):

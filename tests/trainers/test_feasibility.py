@@ -1,6 +1,7 @@
 """A configuration that cannot learn is refused, or stops at its first iteration with the reason and exit code 1."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,8 @@ from tests.trainers.folder_base import save_base
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.interfaces.types import Info
-from hardwon.trainers import train
-from hardwon.trainers.__main__ import main
+from hardwon.trainers import metrics, train
+from hardwon.trainers.__main__ import main, print_arms
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.loading import of
@@ -41,12 +42,20 @@ class Graded(Corridor):
         return type(self)()
 
 
-class Paid(Graded):
-    """It reports rewards, and neither a success nor a score."""
+def report(doc: str, tell: Callable[[float], tuple[float, Info]]) -> type[Graded]:
+    """Return a world that reports a reward and more, given how far one came."""
 
-    def step(self, action: str) -> tuple[State, float, bool, Info]:
-        state, _, over, info = super().step(action)
-        return state, info["score"], over, Info()
+    def step(self: Graded, action: str) -> tuple[State, float, bool, Info]:
+        state, _, over, info = Graded.step(self, action)
+        reward, told = tell(info["score"])
+        return state, reward, over, told
+
+    return type("Told", (Graded,), {"step": step, "__doc__": doc})
+
+
+Paid = report("It reports rewards, and neither a success nor a score.", lambda far: (far, Info()))
+Worthless = report("It reports nothing at all, and no reward is other than 0.", lambda far: (0.0, Info()))
+Unsolved = report("Nobody ever solves it, and it says so.", lambda far: (0.0, Info(success=False)))
 
 
 class Mute(Graded):
@@ -54,22 +63,6 @@ class Mute(Graded):
 
     def admissible(self, state: State) -> list[str]:
         return []
-
-
-class Worthless(Graded):
-    """It reports nothing at all, and no reward is other than 0."""
-
-    def step(self, action: str) -> tuple[State, float, bool, Info]:
-        state, _, over, _ = super().step(action)
-        return state, 0.0, over, Info()
-
-
-class Rare(Graded):
-    """Its only outcome is a reward that nobody reaches, but it says so."""
-
-    def step(self, action: str) -> tuple[State, float, bool, Info]:
-        state, _, over, _ = super().step(action)
-        return state, 0.0, over, Info(success=False)
 
 
 class Open(Graded):
@@ -96,14 +89,6 @@ class Late(Open):
         return self.state(), 0.0, over, Info(success=self.won) if over else Info()
 
 
-class Unsolved(Graded):
-    """Nobody ever solves it."""
-
-    def step(self, action: str) -> tuple[State, float, bool, Info]:
-        state, _, over, _ = super().step(action)
-        return state, 0.0, over, Info(success=False)
-
-
 class Broken(Graded):
     """It breaks at the second step of every episode that is not an exploration."""
 
@@ -125,8 +110,6 @@ def test_a_graded_world_is_trained_by_its_score(corridor, capsys):
     assert control["success"] == 0.0 < control["outcome"] < 1.0
     assert control["low"] <= control["outcome"] <= control["high"]
     assert report.best is not None
-    from hardwon.trainers.__main__ import print_arms
-
     print_arms(report.final)
     assert "score" in capsys.readouterr().out
 
@@ -135,8 +118,6 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
     """With success as the outcome the same run would make no update; see the next test."""
     roles = {"policy": {"credit": {"name": "dr-grpo", "outcome": "reward"}}}
     report = train(corridor(environment=world("Paid"), roles=roles, run={"iterations": 1}, warmstart=None))
-    from hardwon.trainers import metrics
-
     (line,) = metrics.read(tmp_path / "run")
     assert line["policy/advantage_spread"] > 0
     assert line["policy/grad_norm"] > 0
@@ -191,7 +172,7 @@ def test_rewards_that_are_only_rare_do_not_stop_a_run(corridor):
     run = {"iterations": 1, "rerolls": 0}
     assert (
         train(
-            corridor(environment=world("Rare"), arms={"control": 3}, roles=REWARDED, warmstart=None, run=run)
+            corridor(environment=world("Unsolved"), arms={"control": 3}, roles=REWARDED, warmstart=None, run=run)
         ).iterations
         == 1
     )
@@ -311,8 +292,6 @@ def test_an_episode_that_outgrows_the_model_fails_alone(corridor, tmp_path):
         run={"iterations": 1, "groups": 8, "rerolls": 0},
     )
     train(settings)
-    from hardwon.trainers import metrics
-
     (line,) = metrics.read(tmp_path / "run")
     assert line["failed/context_exceeded"] >= 3
     assert line["episodes"] + line["failed/context_exceeded"] == 24
@@ -357,8 +336,6 @@ def test_the_loss_is_at_the_temperature_of_sampling(corridor, tmp_path, temperat
     torch.manual_seed(0)
     run = {"iterations": 1, "temperature": temperature, "rerolls": 0}
     train(corridor(run=run, roles={"policy": {"credit": {"name": "gigpo"}}}))
-    from hardwon.trainers import metrics
-
     line = [one for one in metrics.read(tmp_path / "run") if one["kind"] == "train"][-1]
     assert line["policy/kl_old"] == pytest.approx(0.0, abs=1e-6)
     assert line["policy/ess"] == pytest.approx(1.0, abs=1e-5)
@@ -391,8 +368,6 @@ def test_a_run_warns_in_its_log_and_its_metrics(corridor, capsys, tmp_path):
     roles = {"policy": {"credit": {"name": "dr-grpo"}, "shape": {"overlong": {"limit": 99, "buffer": 1}}}}
     train(corridor(roles=roles, warmstart=None, run={"iterations": 1}), quiet=True)
     assert "roles.policy.shape.overlong never acted" in capsys.readouterr().err
-    from hardwon.trainers import metrics
-
     line = [one for one in metrics.read(tmp_path / "run") if one["kind"] == "train"][-1]
     assert line["idle/roles.policy.shape.overlong"] == 1.0
 

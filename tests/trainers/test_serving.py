@@ -214,19 +214,12 @@ def test_only_the_roles_that_are_there_are_returned(exported, tmp_path):
     assert load_roles(tmp_path / "export").names == ("policy", "extractor")
 
 
-def test_the_limits_of_training_hold_in_production(exported, tmp_path):
+def test_the_limits_of_training_hold_in_production(exported):
     folder, session, _ = exported
     roles = load_roles(folder)
     assert roles.recall_k == session.config.library.recall == 3
     assert roles.policy._inner._context == session.context
     assert roles.guidance._inner._speaker._most == session.roles["guide"].speaker._most == 7
-    older = change(folder, tmp_path)
-    manifest = json.loads((older / MANIFEST).read_text())
-    for name in ("recall", "guardrails", "planner"):
-        del manifest[name]
-    (older / MANIFEST).write_text(json.dumps(manifest))
-    roles = load_roles(older)
-    assert (roles.recall_k, roles.guardrails, roles.planner) == (5, True, None)
 
 
 def test_what_is_not_an_export_is_refused(tmp_path):
@@ -323,15 +316,6 @@ def test_the_guidance_of_the_first_arm_that_recalls_is_served(exported, tmp_path
     said = [str(one.message) for one in caught if "cannot be served" in str(one.message)]
     assert len(said) == (kind == "experience")
     assert all("a path that the run explored" in line for line in said)
-
-
-def test_the_guidance_of_an_earlier_export_is_that_of_the_runtime(exported, tmp_path):
-    older = change(exported[0], tmp_path)
-    manifest = json.loads((older / MANIFEST).read_text())
-    assert manifest.pop("guidance") == "library"
-    (older / MANIFEST).write_text(json.dumps(manifest))
-    shutil.rmtree(older / "guide")
-    assert load_roles(older).guidance is None
 
 
 def test_other_instructions_are_refused(exported, tmp_path):

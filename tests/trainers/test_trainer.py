@@ -21,15 +21,13 @@ from tests import warm
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError
-from hardwon.runtime.policies.episodic import RandomPolicy
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samplers import Drawn
 from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.loading import of
-from hardwon.trainers.config.schema import EnvironmentConfig, TaskInstances
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
-from hardwon.trainers.evaluate import Played, evaluate_checkpoint, evaluate_policy, summarise, wilson
+from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
 from hardwon.trainers.player import Player
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.session import Session
@@ -228,20 +226,6 @@ def test_what_the_environment_breaks_is_counted_and_not_learnt_from(corridor, mo
     assert line["failed/environment_crash"] + line["episodes"] == 18
     found = asyncio.run(evaluate_checkpoint(find(Path(report.out))))
     assert {problem for part in found.values() for problem in part.problems} == {"environment_crash"}
-
-
-def test_an_evaluation_of_a_policy_says_why_episodes_are_excluded(corridor, monkeypatch):
-    from corridor import Corridor
-
-    from hardwon.memory.errors import EnvironmentCrashed
-
-    def fail(self, action):
-        raise EnvironmentCrashed("the lights went out")
-
-    monkeypatch.setattr(Corridor, "step", fail)
-    world = EnvironmentConfig(name="corridor:Corridor", max_steps=5)
-    found = evaluate_policy(RandomPolicy(), world, TaskInstances(seeds="0-2"))["control"]
-    assert (found.excluded, found.problems) == (3, {"environment_crash": 3})
 
 
 def test_one_role_is_trained_at_a_time(corridor, monkeypatch):

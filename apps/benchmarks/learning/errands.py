@@ -31,23 +31,8 @@ Facts = frozenset[str]
 AT_HOME = "You are at home."
 HERE = frozenset([AT_HOME])
 _SYLLABLES = (
-    "ba",
-    "dor",
-    "el",
-    "fin",
-    "gra",
-    "hul",
-    "ist",
-    "ka",
-    "lom",
-    "mir",
-    "nes",
-    "pra",
-    "ruv",
-    "tem",
-    "vash",
-    "zed",
-)
+    "ba", "dor", "el", "fin", "gra", "hul", "ist", "ka", "lom", "mir", "nes", "pra", "ruv", "tem", "vash", "zed",
+)  # fmt: skip
 
 BRING, OFFICE, PREPARE = "bring", "office", "prepare"
 KINDS: tuple[tuple[str, str, str], ...] = (

@@ -84,7 +84,7 @@ def _measure_writing(folder: Path, steps: int, tell: Callable[[str], None]) -> l
                 parts.append(time_ms(plain.add, single.steps[0])[0])
         plain.close()
         # The first read empties the write buffer.
-        filing_s = time_ms(library.episodes.segments, ref)[0] / 1000 / len(ours)
+        filing_s = time_ms(library.episodes.get, ref)[0] / 1000 / len(ours)
     single_s, plain_s = statistics.median(ours) / 1000, statistics.median(parts) / 1000
     return [
         build_row("single adds", SINGLES, 1 / single_s, "1/s", ""),

@@ -1,10 +1,11 @@
 """What the tools of the MCP server take and answer. A model sees the descriptions, and nothing else of them."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from hardwon.runtime.interfaces.results import extract_text
+from hardwon.runtime.interfaces.results import extract_text, find_failure
 
 
 class StepTaken(BaseModel):
@@ -18,6 +19,19 @@ class StepTaken(BaseModel):
         default=None, description="Whether the result is an error; null lets the result speak for itself."
     )
     situation: str = Field(default="", description="What you saw before the action; defaults to the previous steps.")
+
+
+def read_marks(step: Any) -> Any:
+    """Return a step whose `failed` is true if a field of the client's own, such as `error` or `exit_code`, says so."""
+    if not isinstance(step, Mapping) or step.get("failed") is not None:
+        return step
+    marks = {
+        name: words
+        for name, value in step.items()
+        if name not in StepTaken.model_fields and (words := find_failure({name: value}))
+    }
+    kept = {name: value for name, value in step.items() if name not in marks}
+    return {"result": next(iter(marks.values())), **kept, "failed": True} if marks else step
 
 
 class RecallResult(BaseModel):
@@ -38,7 +52,9 @@ class ActionCheck(BaseModel):
         description="The reason if the action is forbidden; a warning if it is allowed but often failed."
     )
     item_id: str
-    warned: bool = Field(default=False, description="The action is allowed but failed repeatedly. Reconsider it.")
+    warned: bool = Field(
+        default=False, description="The action is allowed but failed repeatedly; `reason` may say what it needs first."
+    )
     over: bool = Field(
         default=False, description="The action stays forbidden: end the task and tell the user the reason."
     )

@@ -1,7 +1,7 @@
 """An MCP server over the library: tools and resources for models that have never seen it.
 
 Each tool calls the library method of the same name. Its description is all that a model knows about it. Episodes of the
-library's own user are believed, without the words of results; those of other clients are kept apart. The server accepts
+library's own user are trusted, without the words of results; those of other clients are kept apart. The server accepts
 only local connections; over a network, use the HTTP API, which authenticates its callers.
 """
 
@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
@@ -41,7 +42,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import GUIDANCE, block, clean
 from hardwon.runtime.loop.enforcement import Mode, Ruling, limit, mode_of
 
-from .mcp_models import ActionCheck, Added, Graded, RecallResult, Recorded, StepTaken
+from .mcp_models import ActionCheck, Added, Graded, RecallResult, Recorded, StepTaken, read_marks
 
 logger = logging.getLogger(__name__)
 
@@ -211,8 +212,9 @@ def _reading(
             ruling = Ruling(verdict) if verdict.allowed else refusals.rule(library, verdict, task, action)
         else:
             ruling = Ruling(verdict)
-        if not trusted:  # of a trusted library, one party wrote everything
+        if not trusted or not verdict.items:  # of a trusted library, one party wrote everything
             verdict = abstract_verdict(library, verdict, state, action)
+            ruling = replace(ruling, verdict=verdict)
         reason = _data([verdict.cause]) if verdict.cause else ""
         return ActionCheck(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over
@@ -224,7 +226,10 @@ def _reading(
 def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]:
     @_worded
     def why(
-        about: Annotated[str, Field(description="The id of a lesson; on a trusted server also words of it.")],
+        about: Annotated[
+            str,
+            Field(description="The id of a lesson, on a trusted server also words of it; empty for the first told."),
+        ] = "",
         episode_id: Annotated[str, Field(description="The id of a recorded episode; empty for the newest.")] = "",
     ) -> dict[str, Any]:
         """Say why you were told something in a recorded task, or why not.
@@ -234,11 +239,20 @@ def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]
         if trusted:
             return explain_advice(library, about, episode_id)
         # The evidence quotes what others recorded, so other people's clients get none of it.
-        answer = explain_advice(library, library.items.get(about).id, _find_own(library, episode_id))
+        answer = explain_advice(library, _find_lesson(library, about), _find_own(library, episode_id))
         stages = [{"name": stage["name"], "passed": stage["passed"]} for stage in answer["stages"]]
         return {"item": answer["item"], "episode": answer["episode"], "stages": stages}
 
     return why
+
+
+def _find_lesson(library: ExperienceLibrary, about: str) -> str:
+    """Return the id of a lesson; empty for the first one that was told."""
+    try:
+        return library.items.get(about).id if about.strip() else ""
+    except UnknownName:
+        words = "Give an id that `recall` returned; words are for a server with --trusted."
+        raise UnknownName(f"there is no lesson {about[:80]!r}. {words}") from None
 
 
 def _find_own(library: ExperienceLibrary, episode_id: str) -> str:
@@ -493,7 +507,10 @@ class _McpServer(MCPServer):
         tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
         if name not in tools:
             raise ToolError(f"there is no tool {name[:100]!r}. There are: {', '.join(tools)}.")
-        accepted, ignored = split_arguments(arguments or {}, tools[name].parameters)
+        arguments = dict(arguments or {})
+        if isinstance(steps := arguments.get("steps"), list):
+            arguments["steps"] = list(map(read_marks, steps))
+        accepted, ignored = split_arguments(arguments, tools[name].parameters)
         try:
             result = await super().call_tool(name, accepted, context)
         except ToolError as error:

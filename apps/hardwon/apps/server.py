@@ -84,10 +84,7 @@ def serve(
             )
         tell(f"{'Dashboard and API' if dashboard else 'API'} of {name}: {address}/   (stop with Ctrl-C)")
         if trust == "untrusted" and not read_only and not tokens.closed():
-            tell(
-                "Episodes that programs record without a token are not believed like your own. If you alone use this "
-                "machine: --trust trusted"
-            )
+            tell("Episodes recorded without a token are untrusted. If you alone use this machine: --trust trusted")
         log_lines()
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Problem as Problem,
         Recollection as Recollection,
         Return as Return,
-        Segment as Segment,
         State as State,
         Step as Step,
         Summary as Summary,

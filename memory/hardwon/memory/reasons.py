@@ -21,45 +21,32 @@ ADVICE = "advice"
 """Stands for all advice together where items are named: it is shown or withheld as a whole."""
 
 
+def _parse_one(*kinds: type) -> Callable[[object], Any]:
+    """Return what reads one value of exactly these types, or None for another value.
+
+    True is an int, and a numpy float is a float, but neither is read back as it was written.
+    """
+    return lambda value: value if type(value) in kinds else None
+
+
+def _parse_several(kind: type) -> Callable[[object], Any]:
+    """Return what reads a list of values of exactly this type as a tuple, or None for another value."""
+
+    def parse(value: object) -> Any:
+        # a set of types is the fastest test of a list of texts
+        return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {kind} else None
+
+    return parse
+
+
+_parse_texts, _parse_numbers = _parse_several(str), _parse_several(int)
+_parse_text, _parse_flag, _parse_count = _parse_one(str), _parse_one(bool), _parse_one(int)
+_parse_number = _parse_one(float, int)
+
+
 def _parse_ids(value: object) -> tuple[str, ...] | None:
     """Return one id or several ids as a tuple, or None for another value."""
-    if type(value) is str:
-        return (value,)
-    # a set of types is the fastest test of a list of texts
-    return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {str} else None
-
-
-def _parse_texts(value: object) -> tuple[str, ...] | None:
-    """Return several texts as a tuple, or None for another value."""
-    return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {str} else None
-
-
-def _parse_numbers(value: object) -> tuple[int, ...] | None:
-    """Return whole numbers as a tuple, or None for another value."""
-    return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {int} else None
-
-
-# exact types below: True is an int, and a numpy float is a float, but neither is read back as it was written
-
-
-def _parse_text(value: object) -> str | None:
-    """Return a text, or None for another value."""
-    return value if type(value) is str else None
-
-
-def _parse_count(value: object) -> int | None:
-    """Return a whole number, or None for another value."""
-    return value if type(value) is int else None
-
-
-def _parse_number(value: object) -> float | None:
-    """Return a number, or None for another value."""
-    return value if type(value) is float or type(value) is int else None
-
-
-def _parse_flag(value: object) -> bool | None:
-    """Return True or False, or None for another value."""
-    return value if type(value) is bool else None
+    return (value,) if type(value) is str else _parse_texts(value)
 
 
 def _parse_object(value: object) -> Mapping[str, Any] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.reasons import ADVICE
-from hardwon.memory.records import Item, Step, Trajectory
+from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.situations.actions import is_of
 from hardwon.memory.situations.titles import is_for_failures
 
@@ -116,13 +116,19 @@ def _trace_steps(library: ExperienceLibrary, about: str, episode: Trajectory) ->
         return
     yield Stage("shown", True, f"the agent read it before step {reader.t}")
     actions = {step.action for step in earlier.values()}
-    done = next((step for step in episode.steps[reader.t :] if step.action in actions), None)
+    later = (step for step in episode.steps[reader.t :] if step.diagnosis.failure is not Failure.BLOCKED)
+    done = next((step for step in later if step.action in actions), None)
     outcome = f"did `{done.action}`, which {_describe_result(done)}" if done else f"did `{reader.action}` instead"
     yield Stage("followed", done is not None, f"the agent {outcome}")
 
 
+def _says(text: str, about: str) -> bool:
+    """Return whether a text has all the words, in any order: nobody remembers the exact ones."""
+    return all(word in text.casefold() for word in about.casefold().split())
+
+
 def _has_words(step: Step, about: str) -> bool:
-    return about.strip().casefold() in f"{step.action}\n{step.pre.observation}\n{step.diagnosis.evidence}".casefold()
+    return _says(f"{step.action}\n{step.pre.observation}\n{step.diagnosis.evidence}", about)
 
 
 def _describe_result(step: Step) -> str:
@@ -130,15 +136,16 @@ def _describe_result(step: Step) -> str:
 
 
 def _find_item(items: Sequence[Item], about: str) -> Item | None:
-    """Return the item with an id, or the best one with these words, one in use before others."""
+    """Return the item with an id, or the best one with these words, in a row or in use before others."""
     wanted = about.strip().casefold()
     if not wanted:
         raise UnknownName("nothing is named; give the id of a lesson, or words of a lesson or an action.")
     named = [item for item in items if item.id.startswith(about.strip())]
-    if len(named) != 1:
-        texts = {item.id: f"{item.title}\n{item.body}\n{item.forbids}\n{item.steps}".casefold() for item in items}
-        named = [item for item in items if wanted in texts[item.id]]
-    return max(named, key=lambda item: (item.status == "active", item.score), default=None)
+    if len(named) == 1:
+        return named[0]
+    texts = {item.id: f"{item.title}\n{item.body}\n{item.forbids}\n{item.steps}".casefold() for item in items}
+    named = [item for item in items if _says(texts[item.id], about)]
+    return max(named, key=lambda item: (wanted in texts[item.id], item.status == "active", item.score), default=None)
 
 
 def _check_recorded(item: Item) -> Stage:
@@ -220,14 +227,19 @@ def _explain_not_shown(steps: Sequence[Step], item_id: str = "") -> Stage:
 def _check_followed(item: Item, steps: Sequence[Step]) -> Stage:
     advised = tuple(pattern for pattern in item.steps if pattern)
     start = next(at for at, step in enumerate(steps) if item.id in _list_used(step))
-    for step in steps[start:]:
+    for at, step in enumerate(steps[start:], start):
         done = f"`{step.action}` at step {step.t}, which {_describe_result(step)}"
         if item.id in (step.why.blocked or ()):
             return Stage("followed", True, f"`{step.action}` was refused and not run")
+        if step.diagnosis.failure is Failure.BLOCKED:  # another guardrail refused it, so the agent did not do it
+            continue
         if item.forbids and is_of(item.forbids, step.action) and not is_for_failures(item.title):
             return Stage("followed", False, f"the agent did {done}")
         if any(is_of(pattern, step.action) for pattern in advised):
-            return Stage("followed", True, f"the agent did {done}")
+            is_begun = any(is_of(advised[0], earlier.action) for earlier in steps[: at + 1])
+            return Stage(
+                "followed", is_begun, f"the agent did {done}{'' if is_begun else f', and not `{advised[0]}` first'}"
+            )
     if advised:
         return Stage("followed", False, f"the agent did not do `{advised[0]}`")
     if item.forbids:

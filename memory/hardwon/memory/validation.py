@@ -19,6 +19,7 @@ from .errors import ConfigError, WrongType
 from .privacy.redaction import has_secret
 from .reasons import ITEM_KEYS
 from .records import KINDS, Diagnosis, Failure, Item, State, Step, Trajectory
+from .records.episodes import with_worth
 
 MAX_ID = 512
 """Maximum length of an id or namespace in characters."""
@@ -47,7 +48,7 @@ _SHOWN = 60
 
 
 def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
-    """Return the episodes of a batch, each checked."""
+    """Return the episodes of a batch, each checked, and a success without any reward with its worth."""
     if isinstance(episodes, str | bytes | Mapping) or not isinstance(episodes, Iterable):
         raise WrongType(f"episodes is {describe_value(episodes)}; give a list of Trajectory.")
     checked = []
@@ -61,7 +62,7 @@ def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
             if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:  # `record`: no index to report
                 raise
             raise type(error)(f"episode {index} of the batch: {error} No episode of the batch was written.") from error
-        checked.append(episode)
+        checked.append(with_worth(episode) if episode.success else episode)
     return checked
 
 
@@ -202,6 +203,12 @@ def check_item(item: Item) -> None:
 
 
 # -- single values --------------------------------------------------------------------------------
+
+
+def check_library(library: object) -> None:
+    """Refuse what is no open library, such as its path."""
+    if not hasattr(library, "episodes"):
+        raise WrongType(f"library is {describe_value(library)}; give an open one: ExperienceLibrary.open(PATH).")
 
 
 def check_text(name: str, value: object) -> None:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from hardwon.memory import ExperienceLibrary, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.validation import check_library
 from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .environments.timeout import Watched
 from .guidance.base import Guidance, RetrievalGuidance
 from .interfaces.arms import Arm
-from .interfaces.extension import Budget, Recaller
+from .interfaces.extension import Budget, Recaller, Router
 from .interfaces.types import Environment, Policy
 from .interfaces.working_memory import WorkingMemory
 from .loop.budgets import as_budget
@@ -120,7 +121,7 @@ class Agent:
         planner: Planner | str | None = None,
         extractor: "Extractor | None" = None,
         withhold: bool | None = None,
-        recaller: Recaller | None = None,
+        recaller: Recaller | Router | None = None,
         strategies: Chooser | Sequence[Strategy] = (),
     ) -> None:
         """Create an agent. It clones the environment as needed and leaves the library open.
@@ -153,6 +154,7 @@ class Agent:
                 `"auto"`.
             UnknownName: The policy or the planner has an unknown name.
         """
+        check_library(library)
         if retries < 0:
             raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
         if policy == AUTO:
@@ -405,7 +407,7 @@ class Agent:
                 f"An episode already runs under thread {thread!r}. Give this one another thread_id, or wait for it."
             )
         environment = self._idle.pop() if self._idle else self._clone_environment()
-        ref = state.get("id") or uuid.uuid4().hex  # checkpoints of earlier versions have none
+        ref = state["id"]
         live = self._live[thread] = LiveEpisode(environment, WorkingMemory(), ref, is_resumed)
         try:
             yield live

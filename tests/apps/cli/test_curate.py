@@ -90,15 +90,14 @@ def test_pin_and_unpin(hardwon_json, own, item):
     assert not hardwon_json("memory", "unpin", own, item.id)["item"]["pinned"]
 
 
-def test_undo_takes_back_the_last_change(hardwon, hardwon_json, own, item):
+def test_undo_says_what_it_takes_back(hardwon, hardwon_json, own, item):
     hardwon("memory", "edit", own, item.id, "--title", "never do that")
+    hardwon("memory", "retire", own, item.id, "--why", "by mistake")
+    assert "is restored (status: active), now version" in hardwon("memory", "undo", own, item.id).stdout
+    assert hardwon_json("memory", "history", own, item.id)[-1]["op"] == "undone"
+    assert "status: active" in hardwon("memory", "history", own, item.id).stdout
     assert hardwon_json("memory", "undo", own, item.id)["item"]["title"] == item.title
     assert "no earlier version" in hardwon("memory", "undo", own, item.id, expect=2).stderr
-
-
-def test_undo_brings_back_what_was_retired(hardwon, hardwon_json, own, item):
-    hardwon("memory", "retire", own, item.id, "--why", "by mistake")
-    assert hardwon_json("memory", "undo", own, item.id)["item"]["status"] == "active"
 
 
 def test_release_lets_an_item_out_of_quarantine(hardwon_json, own):

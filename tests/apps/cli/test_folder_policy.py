@@ -116,26 +116,15 @@ def test_a_model_is_tested_on_few_tasks_unless_more_are_asked_for(base, tmp_path
     assert json.loads(result.stdout)["arms"]["step"]["curve"][0][0] == 0
 
 
-@pytest.mark.parametrize("command", ["run", "eval"])
-def test_a_folder_without_a_model_is_named_before_anything_starts(command, tmp_path):
+def test_a_folder_without_a_model_is_named_before_anything_starts(tmp_path):
     missing = tmp_path / "models" / "smollm2"
-    options = {
-        "run": ["run", WORLD, "--policy", f"folder:{missing}", "--out", str(tmp_path / "run")],
-        "eval": ["eval", f"folder:{missing}", "--environment", WORLD],
-    }
-    result = CliRunner().invoke(app, options[command])
+    command = ["run", WORLD, "--policy", f"folder:{missing}", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert "make smollm2" in result.stderr
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match=r"has no config.json"):
         load_policy(tmp_path)
-
-
-def test_an_evaluation_takes_the_folder(base):
-    command = ["eval", f"folder:{base}", "--environment", WORLD, "--seeds", "100-101", "--max-steps", "2", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.stderr
-    assert '"episodes": 2' in result.stdout
 
 
 def test_a_missing_package_names_the_extra(base, monkeypatch):

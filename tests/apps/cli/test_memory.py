@@ -5,14 +5,9 @@ import sqlite3
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory, errors
-from hardwon.memory.retrieval.clusters import read_clusters
+from hardwon.memory.upkeep.figures import read_clusters
 
 READS = ["stats", "ls", "guardrails", "clusters", "verify"]
-
-
-@pytest.mark.parametrize("command", READS)
-def test_looking_prints_json(hardwon_json, learnt, command):
-    assert hardwon_json("memory", command, learnt)
 
 
 @pytest.mark.parametrize("command", READS)
@@ -38,12 +33,6 @@ def test_an_empty_library_says_what_to_do_next(hardwon, empty, arguments):
     assert "ExperienceMiddleware" in printed
     ways = ("proxy", "memory import", "mcp", "hook install claude-code --library")
     assert all(f"hardwon {way} {empty}" in printed for way in ways)
-
-
-def test_stats_counts_episodes(hardwon_json, learnt):
-    figures = hardwon_json("memory", "stats", learnt)
-    assert figures["episodes"] == 40
-    assert 0 < figures["successes"] <= 40
 
 
 def test_stats_counts_every_tier(hardwon_json, learnt):
@@ -111,11 +100,6 @@ def test_ls_of_an_unusual_item_says_what_is_unusual(hardwon, varied):
 def test_ls_sorts_the_highest_first(hardwon_json, learnt, sort, of):
     values = [item[of] for item in hardwon_json("memory", "ls", learnt, "--sort", sort)["items"]]
     assert values == sorted(values, reverse=True)
-
-
-def test_ls_new_is_old_backwards(hardwon_json, learnt):
-    new, old = (hardwon_json("memory", "ls", learnt, "--sort", sort, "-k", 999)["items"] for sort in ("new", "old"))
-    assert new == old[::-1]
 
 
 def test_a_page_is_counted_from_one(hardwon_json, learnt):
@@ -230,6 +214,15 @@ def test_guardrails_say_what_when_and_how_often(hardwon_json, learnt):
     assert rule["when"]
 
 
+def test_a_guardrail_is_a_whole_sentence(hardwon, empty):
+    """Not cut, and without `always`."""
+    because = "It deletes what nobody has a copy of, and the shop closes for a day, which happened twice in one week."
+    with ExperienceLibrary.open(empty) as library:
+        library.add(Item("guardrail", "no", because, forbids="drop(table={1})", condition={"all": []}, confidence=0.9))
+    printed = " ".join(hardwon("memory", "guardrails", empty).stdout.split())
+    assert f"Do not `drop(table={{1}})`. {because}; next trial" in printed
+
+
 def test_clusters_are_counted_and_have_a_best_action(hardwon_json, learnt):
     clusters = hardwon_json("memory", "clusters", learnt)
     with ExperienceLibrary.open(learnt, read_only=True) as library:
@@ -245,10 +238,6 @@ def test_clusters_have_their_attempts(hardwon_json, hardwon, learnt):
     for cluster in hardwon_json("memory", "clusters", learnt)["clusters"]:
         assert sum(attempt["n"] for attempt in cluster["attempts"]) == cluster["steps"]
     assert "attempt:1 " in hardwon("memory", "clusters", learnt).stdout
-
-
-def test_clusters_name_the_namespaces(hardwon, learnt):
-    assert "There are: default" in hardwon("memory", "clusters", learnt, "-n", "other", expect=2).stderr
 
 
 def test_what_is_no_library_is_refused(hardwon, tmp_path):

@@ -242,6 +242,19 @@ def test_another_plan_in_the_same_folder_is_refused(tmp_path):
         run_plan(replace(plan, max_steps=10), tmp_path)
 
 
+def test_without_episodes_to_learn_from_all_agent_seeds_read_one_library(tmp_path):
+    learned = plan_in(tmp_path)
+    run_plan(learned, tmp_path / "out", jobs=1)
+    before = (tmp_path / "library.db").read_bytes()
+    frozen = replace(learned, episodes=0, checkpoints=(0,), seeds=(0, 1))
+    for seed in frozen.seeds:
+        with frozen.open_library(seed) as library:
+            assert (library.admin.read_only, library.episodes.count()) == (True, 6)
+    assert {row["agent_seed"] for row in run_plan(frozen, tmp_path / "again", jobs=1)} == {0, 1}
+    assert (tmp_path / "library.db").read_bytes() == before
+    assert [file.name for file in tmp_path.glob("*.db")] == ["library.db"]
+
+
 def test_the_same_seed_gives_the_same_numbers_in_any_process(tmp_path):
     """Whatever the hash seed of the process, and whether seeds run in one process or in two."""
     few = ("--episodes", "3", "--eval-seeds", "0-1", "--seed", "1", "--arms", "empty,step")
@@ -326,19 +339,9 @@ def test_the_policy_auto_tests_its_strategies_while_it_learns(tmp_path):
         played = [row["meta"] for row in reversed(library.episodes.find())]
     assert [meta["strategy"] for meta in played if meta.get("test")] == ["episodic", "lookahead"]
     assert {meta["strategy"] for meta in played} == {"episodic", "lookahead"}
-    world = [
-        "--environment",
-        "textworld",
-        "--game",
-        "mapreader",
-        "--params",
-        MAPREADER,
-        "--fold",
-        "dev",
-        "--seeds",
-        "0-1",
-    ]
-    result = CliRunner().invoke(app, ["eval", "auto", *world, "--library", str(tmp_path / "library.db"), "--json"])
+    again = ("--policy", "auto", "--episodes", "0", "--eval-seeds", "0-1", "--max-steps", "20", "--json")
+    folders = ("--library", str(tmp_path / "library.db"), "--out", str(tmp_path / "again"))
+    result = CliRunner().invoke(app, [*ARGUMENTS[:6], *again, *folders])
     assert result.exit_code == 0, result.output
 
 

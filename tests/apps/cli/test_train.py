@@ -78,23 +78,12 @@ def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
     assert "holds a run already" in hardwon("train", config, code=2).stderr
     assert "1 iterations" in hardwon("train", config, "--resume", "-q").stdout
     assert "unknown arm 'experiense'" in hardwon("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
-    assert "--game applies to a policy" in hardwon("eval", tmp_path / "run", "--game", "coin", code=2).stderr
-    assert "--at-once applies to a checkpoint" in hardwon("eval", "random", "--at-once", "2", code=2).stderr
-
-
-def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch):
-    monkeypatch.syspath_prepend(str(CORRIDOR))
-    said = ("eval", "random", "--environment", "corridor:Corridor", "--seeds", "0-3", "--max-steps", 5)
-    arms = json.loads(hardwon(*said, "--library", learnt, "--json").stdout)
-    assert {arm: part["episodes"] for arm, part in arms.items()} == {"control": 4, "library": 4}
-    assert "minus control" in hardwon(*said).stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("eval", "episodic"), "there is no folder episodic"),
-        (("eval", "episodick", "--environment", "textworld"), "Did you mean 'episodic'?"),
+        (("eval", "episodic"), "there is no folder episodic. For a policy of that name: hardwon run"),
         (("eval", ".", "--seeds", "0-3"), "there is no checkpoint in"),
         (("train", "nowhere.yaml"), "cannot be read"),
     ],

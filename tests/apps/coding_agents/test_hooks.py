@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from tests import warm
+from typer.testing import CliRunner
 
+from hardwon.apps.cli.app import app
 from hardwon.apps.coding_agents.events import read_event
 from hardwon.apps.coding_agents.experience import record_pending
 from hardwon.apps.coding_agents.hook import answer_event, parse_arguments
@@ -700,6 +702,30 @@ def test_hooks_are_installed_beside_others_and_taken_out(tmp_path, monkeypatch, 
     assert uninstall_hooks(settings)
     assert json.loads(settings.read_text())["hooks"] == mine["hooks"]
     assert not uninstall_hooks(settings)
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+def test_hooks_are_installed_without_an_option(tmp_path, monkeypatch, agent):
+    """As the README says, in a home with nothing in it."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for name in ("HARDWON_LIBRARY", "HARDWON_HOME", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    done = CliRunner().invoke(app, ["hook", "install", agent])
+    assert done.exit_code == 0, done.output
+    assert f"--library {tmp_path / '.hardwon/coding.db'}" in find_settings(agent, project=False).read_text()
+
+
+def test_a_session_begins_with_what_a_call_needs_first(session):
+    """Not with the advice to prefer the call, which the same episodes justify as well."""
+    for n in range(5):
+        session.send("UserPromptSubmit", prompt=f"Fix the tests of module {n}.")
+        session.call("Bash", {"command": "npm test"}, error="Exit code 1\nno modules")
+        session.call("Bash", {"command": "npm ci"}, {"stdout": "added"})
+        session.call("Bash", {"command": "npm test"}, {"stdout": "3 passed"})
+        session.send("Stop", stop_hook_active=False)
+    begun = session.send("SessionStart", source="startup")["hookSpecificOutput"]["additionalContext"]
+    assert begun.startswith('First `Bash(command="npm ci")`, then `Bash(command="npm test")`.')
+    assert "Prefer" not in begun
 
 
 def test_settings_that_cannot_be_read_are_left_alone(tmp_path):

@@ -475,6 +475,7 @@ def test_error_pages_lead_to_every_list_and_leave_long_lists_of_names_out():
     long = render(f"unknown episode 'x'. There are: {', '.join('abcdefghij' for _ in range(30))}.")
     assert "Unknown episode &#x27;x&#x27;.<" in long
     assert all(f'href="{path}"' in long for path in frame.PAGES)
+    assert 'action="/search"' in long
     assert "There are: acme, default." in render("unknown namespace 'x'. There are: acme, default.")
     assert "Overview" not in login._render_page("/"), "that link leads to the login again"
 

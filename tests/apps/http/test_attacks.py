@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient as Plain
+from tests.apps.http.local import TestClient, bearer
 
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
@@ -33,12 +33,8 @@ def tokens(empty):
 def client(empty, tokens, tmp_path):
     tokens.add("admin", write=True)
     app = create_app(empty, tokens=tokens, local=False, runs=tmp_path / "runs", max_body_bytes=1 << 20)
-    with Plain(app, base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as made:
+    with TestClient(app, raise_server_exceptions=False) as made:
         yield made
-
-
-def bearer(secret):
-    return {"Authorization": f"Bearer {secret}"}
 
 
 # ---- stored markup
@@ -50,7 +46,7 @@ def test_markup_in_any_field_or_address_is_text_on_every_page(empty, tmp_path):
 
     app = create_app(empty, runs=tmp_path, trust="trusted")
     mount(app)
-    with Plain(app, base_url="http://127.0.0.1:8420") as client:
+    with TestClient(app) as client:
         for number, markup in enumerate(MARKUP):
             state = {**STATE, "observation": markup, "location": markup, "task": markup, "feedback": markup}
             step = {**STEP, "pre": state, "post": state, "action": markup, "why": {"note": markup}}

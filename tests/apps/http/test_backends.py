@@ -49,6 +49,7 @@ CLOCKS = {
 }  # fmt: skip
 """Names of values that depend on the clock or the place."""
 START = State("You are in the attic.", {"door": "closed"}, "attic", "find the lamp")
+LOFT = State("You are in the loft with a green rug.", {}, "loft", "find the lamp")
 THEN = State("You are in the barn.", {"door": "open"}, "barn", "find the lamp", "the door opens")
 
 
@@ -62,6 +63,14 @@ def make_episode(number: int) -> Trajectory:
     return Trajectory("find the lamp", (step,), is_good, float(is_good), seed=number, id=f"e{number}")
 
 
+def make_way(number: int) -> Trajectory:
+    """Make an episode in which the action before decides what is done in the loft."""
+    first, then, rug = (("climb rope", "pull cord", "red"), ("climb ladder", "push lever", "blue"))[number % 2]
+    loft = State(f"You are in the loft with a {rug} rug.", {}, "loft", "find the lamp")
+    steps = Step(START, first, loft, Diagnosis(True)), Step(loft, then, THEN, Diagnosis(True), 1.0, 1)
+    return Trajectory("find the lamp", steps, True, 1.0, seed=50 + number, id=f"way-{number}")
+
+
 def make_item(number: int) -> Item:
     return Item(
         "insight", f"wash vegetable number {number}", f"rinse vegetable {number} in cold water", id=f"item-{number}"
@@ -72,11 +81,11 @@ def fill(library: ExperienceLibrary, writer: str = "") -> None:
     """Record episodes and items and learn; with a writer as a server stores what its clients send."""
 
     def record(*numbers: int) -> None:
-        episodes = [make_episode(number) for number in numbers]
+        episodes = [make_episode(number) if number < 50 else make_way(number - 50) for number in numbers]
         library.episodes.receive(episodes, writer=writer, trust="trusted") if writer else library.record_many(episodes)
 
     record(*range(9))
-    record(9)
+    record(9, *range(50, 56))
     for number in range(3):
         library.add(make_item(number))
     library.evolve()
@@ -101,16 +110,21 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "effects": lambda library: library.items.effects(first(library)),
     "standing": lambda library: library.items.standing(first(library)),
     "recall": lambda library: library.recall(START, actions={"open door": "", "kick door": ""}),
+    "recall_after": lambda library: library.recall(LOFT, after="climb rope"),
+    "recall_task": lambda library: library.recall(START, level="task"),
+    "recall_text": lambda library: library.recall("a vegetable", k=2, kinds=["insight"], budget_tokens=100),
     "offered": lambda library: library.offered(START),
     "check": lambda library: library.check(START, "kick door"),
     "enforce": lambda library: library.enforce(START, "kick door", keep=False),
     "check_plan": lambda library: library.check(START, ["open door", "kick door"]),
     "look_ahead": lambda library: library.look_ahead(START, ["open door"]),
     "keys": lambda library: library.episodes.keys(START, "open door"),
+    "context": lambda library: library.episodes.context(START, "open door"),
+    "find": lambda library: library.items.find(["insight"], sort="new", limit=1, offset=1),
+    "find_none": lambda library: library.items.find([]),
     "search": lambda library: [hit.what.id for hit in library.search("vegetable number 2")],
     "summaries": lambda library: library.episodes.summaries(),
     "evidence": lambda library: library.episodes.evidence(library.episodes.summaries()[0].id),
-    "segments": lambda library: library.episodes.segments("e4"),
     "steps": lambda library: library.episodes.steps([1, 2, 99]),
     "select_steps": lambda library: library.admin.query(select_steps, [1, 2], task="find the lamp", seed=1),
     "has_episode": lambda library: library.admin.query(has_episode, task="find the lamp", seed=1),

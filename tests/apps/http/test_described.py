@@ -109,3 +109,11 @@ def test_method_that_a_path_has_not_names_those_that_it_has(client):
     answer = client.get("/v1/recall")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert "POST" in answer.json()["detail"]
+
+
+def test_a_body_that_is_sent_as_a_form_names_the_header(client):
+    """As curl does unless it is told otherwise."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = client.post("/v1/recall", content=b'{"text": "x"}', headers=form)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "body: it is not read as JSON. Send the header `Content-Type: application/json`."

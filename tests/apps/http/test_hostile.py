@@ -1,6 +1,8 @@
 """No input is a failure of the server: what cannot be is refused by a problem that names it; damage has a name."""
 
+import functools
 import json
+import operator
 import os
 import re
 import shutil
@@ -11,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient as Plain
 
 from hardwon.apps.http.app import create_app
+from hardwon.apps.http.routes import bodies
 from hardwon.memory import errors
 
 STATE = {"observation": "a", "task": "b"}
@@ -208,6 +211,7 @@ def test_any_value_of_a_parameter(client):
         ('{"txt": "a"}', ["body.txt: there is no such field. Did you mean 'text'?"]),
         ('{"state": {"observaton": "a"}}', ["body.state.observaton", "Did you mean 'observation'?"]),
         (f'{{"state": {"[" * 10_000}{"]" * 10_000}}}', ["flatter"]),
+        (f'{{"text": "[", "state": {"[" * 64}{"]" * 64}}}', ["64 levels", "flatter"]),
         ("{'text': 1}", ["not JSON", "'text'"]),
     ],
 )
@@ -300,10 +304,12 @@ TRAILS: dict[str, Any] = {
     "possible": {"visits": [{"state": STATE, "actions": [WIDE]}]},
     "moves": {"moves": [["a", "wait", WIDE]]},
     "tried": {"tried": [["a", WIDE]]},
+    "empty moves": {"moves": [["", "", ""]] * 70_000},
+    "empty texts": {"done": [""] * 200_001},
 }
 LONG = [
     *((f"/v1/{path}", "state") for path in ("check", "keys", "context", "foresee", "recall")),
-    *((f"/v1/{path}", "plan") for path in ("check-plan", "foresee")),
+    *((f"/v1/{path}", name) for path in ("check-plan", "foresee") for name in ("plan", "empty")),
     *(("/v1/recall", name) for name in ("facts", "notes", "keys", "actions", "after", "text", "name")),
     *(("/v1/foresee", name) for name in TRAILS),
 ]
@@ -327,10 +333,68 @@ def test_a_lookup_has_an_upper_length(client, path, name):
     }
     others |= {kind: {"trail": trail} for kind, trail in TRAILS.items()}
     others["plan"] = {"actions": ["x", text]}
+    others["empty"] = {"actions": [""] * 200_001}
     body = {**BODIES[path], "state": {**STATE, **fields.get(name, {})}} | others.get(name, {})
     answer = client.post(path, json=body)
     assert answer.status_code == 422
     assert "200,000" in answer.json()["detail"].replace("200000", "200,000")
+
+
+TYPED_STEP = {
+    "pre": STATE, "action": "look", "post": STATE, "reward": 0.5, "t": 0, "return_to_go": 0.5, "id": 1,
+    "diagnosis": {"success": True, "progress": 0.5, "stagnant": False, "loop": False},
+}  # fmt: skip
+TYPED_EPISODE = {"task": "t", "steps": [TYPED_STEP], "success": True, "score": 0.5, "seed": 3}
+TYPED: dict[str, dict[str, Any]] = {
+    "/v1/episodes": {"episodes": [TYPED_EPISODE]},
+    "/v1/items": {"items": [{"kind": "insight", "title": "x", "score": 0.5, "pinned": False, "provenance": [1]}]},
+    "/v1/check": {"state": STATE, "action": "look", "about_to_run": False, "again": False, "refused": 0},
+    "/v1/recall": {"state": STATE, "k": 3, "budget_tokens": 100, "raw": False},
+    "/v1/offered": {"state": STATE, "masked": False, "raw": False},
+}
+
+
+@pytest.mark.parametrize("path", TYPED)
+def test_a_value_has_its_type_of_json(client, path):
+    """As /openapi.json says: no text is a number, and no number is true."""
+    assert client.post(path, json=TYPED[path]).is_success
+    wrong: list[Any] = []
+    for place in leaves(TYPED[path]):
+        value = functools.reduce(operator.getitem, place, TYPED[path])
+        if not isinstance(value, int | float):
+            continue
+        for other in ("1", "true", 1 if isinstance(value, bool) else True):
+            answer = client.post(path, json=put(TYPED[path], place, other))
+            if answer.status_code != 422:
+                wrong.append((place, other, answer.status_code))
+    assert not wrong
+    whole = {**TYPED_EPISODE, "seed": 3.0}
+    assert client.post("/v1/episodes", json={"episodes": [whole]}).is_success, "3.0 is a whole number in JSON"
+
+
+def test_null_is_the_default_of_a_field_that_exists(client):
+    """And is described so; one that does not exist is refused whatever it is."""
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    for path, body in TYPED.items():
+        assert client.post(path, json={**body, "x": None}).status_code == 422
+    for name, schema in schemas.items():
+        optional = set(schema.get("properties", ())) - set(schema.get("required", ()))
+        if name.endswith(("Asked", "Told", "Rewriting", "Pinned", "Pull", "Promotion")) and name != "ToldItem":
+            described = {
+                field for field in optional if {"type": "null"} in schema["properties"][field].get("anyOf", ())
+            }
+            assert described == optional, name
+    given = {**BODIES["/v1/recall"], **dict.fromkeys(schemas["RecallAsked"]["properties"]), "state": STATE}
+    assert client.post("/v1/recall", json=given).is_success
+
+
+@pytest.mark.parametrize(
+    ("value", "levels"),
+    [([], 1), (["[[[", "]]"], 1), ({"{": ['\\"[', [{}]]}, 4), ([["\\"], {"a": {"]": "}"}}], 3), (["é[", "\n]["], 1)],
+)
+def test_levels_are_those_of_lists_and_objects(value, levels):
+    for body in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        assert bodies._measure_depth(body.encode()) == levels
 
 
 def test_a_look_ahead_has_a_largest_number_of_places(client):

@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient as Plain
+from tests.apps.http.local import TestClient
 
 from hardwon.apps.http.app import create_app
-from hardwon.apps.http.routes.models import RecallAsked
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.errors import (
     ConfigError,
@@ -18,15 +17,6 @@ from hardwon.memory.errors import (
     MissingExtra,
     UnknownName,
 )
-
-
-class TestClient(Plain):
-    """A client of this machine's server."""
-
-    __test__ = False
-
-    def __init__(self, app, **options):
-        super().__init__(app, base_url="http://127.0.0.1:8420", **options)
 
 
 @pytest.fixture
@@ -62,22 +52,6 @@ def test_recall_is_the_library_s_own(reader, learnt):
         name: one.value for name, one in found.estimates.items()
     }
     assert [hit["what"]["id"] for hit in told["steps"]] == [hit.what.id for hit in found.steps]
-
-
-def test_a_field_that_is_null_has_its_default(reader):
-    """Clients that are generated from the schema send every field."""
-    fields = [name for name, field in RecallAsked.model_fields.items() if not field.is_required()]
-    asked = {"state": pantry()}
-    answer = reader.post("/v1/recall", json={**dict.fromkeys(fields), **asked})
-    assert answer.json() == reader.post("/v1/recall", json=asked).json()
-    refused = reader.post("/v1/check", json={"state": None, "action": "open"})
-    assert refused.status_code == 422
-
-
-def test_guardrail_refuses_over_http(reader):
-    told = reader.post("/v1/check", json={"state": pantry(), "action": "bite raw potato"}).json()
-    assert not told["allowed"]
-    assert told["item_id"] in {one["id"] for one in reader.get("/v1/guardrails").json()["rows"]}
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -128,23 +102,10 @@ def test_items_are_filtered_and_paged(reader):
     assert {item["kind"] for item in only} == {"guardrail"}
 
 
-def test_export_of_one_is_imported_by_another(reader, client):
-    lines = reader.get("/v1/export")
-    assert lines.headers["content-type"].startswith("application/x-ndjson")
-    answer = client.post("/v1/import", params={"trust": "trusted"}, content=lines.content)
-    assert answer.json() == {"lines": len(lines.content.splitlines())}
-    assert client.get("/v1/stats").json()["episodes"] == 40
-
-
 def test_import_trusts_nobody_who_does_not_ask_for_it(reader, client):
     client.post("/v1/import", content=reader.get("/v1/export").content)
     assert client.get("/v1/items").json()["total"] == 0
     assert client.get("/v1/items", params={"status": "quarantined"}).json()["total"] > 0
-
-
-@pytest.mark.parametrize("where", ["/v1/stats", "/v1/clusters", "/v1/summaries", "/v1/verify", "/v1/episodes"])
-def test_inspection_is_there(reader, where):
-    assert reader.get(where).status_code == 200
 
 
 def test_explanation_is_that_of_the_command_line(reader):

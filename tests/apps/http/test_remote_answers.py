@@ -19,7 +19,7 @@ from hardwon.memory.errors import HardwonError, LibraryBusy, LibraryError
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.records import Diagnosis
 from hardwon.memory.remote import RemoteLibrary
-from hardwon.memory.retrieval.clusters import read_clusters
+from hardwon.memory.upkeep.figures import read_clusters
 
 ABOUT = (
     b'{"read_only": false, "rights": ["read", "write"], "embedder": "e", "fingerprint": "f", "episodes": 1, '

@@ -142,11 +142,3 @@ def test_a_token_without_the_right_log_reads_neither(file):
             far.look_ahead(ROOM, IN_ROOM)
     with served(file) as url, RemoteLibrary(url, token) as general:
         assert general.look_ahead(ROOM, IN_ROOM).by_action
-
-
-def test_an_agent_that_looks_ahead_learns_over_http(file, rooms):
-    with served(file, trust="trusted") as url, RemoteLibrary(url) as far:
-        agent = Agent("lookahead", far, rooms(), max_steps=20)
-        results = [agent.run(seed=seed) for seed in range(3)]
-        agent.close()
-        assert all(result.success is not None for result in results)

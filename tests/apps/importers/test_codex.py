@@ -72,3 +72,34 @@ def test_a_turn_that_a_person_stopped_is_no_success(library, tmp_path, events, s
     filing.write(library, logged, source=form, trust="trusted")
     outcomes = {row["task"]: row["success"] for row in library.episodes.find()}
     assert outcomes == {"Fix the tests.": True, "Now the lint.": None}
+
+
+def import_calls(library, folder, name, calls):
+    """Import one turn with these pairs of arguments and output, and return its steps."""
+    lines = [line("session_meta", id="s-1"), line("event_msg", type="user_message", message="Look.")]
+    for n, (arguments, output) in enumerate(calls):
+        call = {"name": name, "arguments": json.dumps(arguments), "call_id": f"c-{n}"}
+        lines.append(line("response_item", type="function_call", **call))
+        lines.append(line("response_item", type="function_call_output", call_id=f"c-{n}", output=output))
+    path = folder / "rollout.jsonl"
+    path.write_text("\n".join([*lines, message("assistant", "Done.")]))
+    form, logged = reading.read(path)
+    filing.write(library, logged, source=form, trust="trusted")
+    (row,) = library.episodes.find()
+    return library.episodes.get(row["id"]).steps
+
+
+def test_the_output_of_a_server_is_judged_without_the_lines_above_it(library, tmp_path):
+    answers = ["Error: no such ticket", "Ticket 5"]
+    calls = [({"id": n}, f"Wall time: 0.2 seconds\nOutput:\n{answer}") for n, answer in enumerate(answers)]
+    steps = import_calls(library, tmp_path, "mcp__desk__get", calls)
+    assert [step.diagnosis.success for step in steps] == [False, True]
+    assert [step.post.feedback for step in steps] == answers
+
+
+def test_equal_commands_are_one_action_whatever_limits_they_have(library, tmp_path):
+    limits = [{"cmd": "make", "yield_time_ms": n, "max_output_tokens": 900 + n} for n in range(2)]
+    steps = import_calls(
+        library, tmp_path, "exec", [(each, "Process exited with code 0\nOutput:\n") for each in limits]
+    )
+    assert {step.action for step in steps} == {'exec(cmd="make")'}

@@ -1,6 +1,7 @@
 """Files as PowerShell and editors of Windows save them, through every reader of a file that a person gives."""
 
 import codecs
+import gzip
 import json
 import os
 import threading
@@ -80,11 +81,27 @@ def test_a_file_of_another_kind_is_read(tmp_path, encoding, read, text):
 
 
 @pytest.mark.parametrize("text", [LINES, DOCUMENT], ids=["lines", "document"])
-def test_utf_16_without_a_mark_is_named(tmp_path, text):
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (lambda text: text.encode("utf-16-le"), "looks compressed, or like UTF-16 without a byte order mark"),
+        (lambda text: gzip.compress(text.encode()), "looks compressed, or like UTF-16 without a byte order mark"),
+        (lambda text: text.encode("latin-1", "replace"), "not UTF-8|invalid bytes in UTF8"),
+    ],
+    ids=["utf-16", "gzip", "latin-1"],
+)
+def test_a_file_that_is_no_utf_8_is_told_so(tmp_path, text, write, why):
     path = tmp_path / "log.jsonl"
-    path.write_bytes(text.encode("utf-16-le"))
-    with pytest.raises(ConfigError, match="looks like UTF-16 without a byte order mark"):
+    path.write_bytes(write(text))
+    with pytest.raises(ConfigError, match=why):
         importers.read(path)
+
+
+def test_values_that_stand_one_after_the_other_in_a_line_are_read(tmp_path):
+    path = tmp_path / "log.jsonl"
+    talks = [{"messages": [{"role": "user", "content": task}, *TALK["messages"][1:]]} for task in "ab"]
+    path.write_text("".join(map(json.dumps, talks)))
+    assert [episode.task for episode in importers.read(path)[1]] == ["a", "b"]
 
 
 def test_a_cut_character_is_named(tmp_path):

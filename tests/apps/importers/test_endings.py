@@ -1,6 +1,7 @@
 """How runs of logs end, in every format: only a whole answer after working calls is a success."""
 
 import json
+from typing import Any
 
 import pytest
 from tests.runtime.interfaces.ending_cases import COMPLETED_MESSAGES, UNFINISHED_MESSAGES
@@ -125,6 +126,32 @@ TOOL = {**RUN, "id": "r", "parent_run_id": "t", "run_type": "tool", "name": "ref
 )
 def test_a_trace_of_langsmith_ends_by_its_root(outcome, fields, success):
     assert outcome({**RUN, "inputs": {"input": "Refund."}, **fields}, {**TOOL, "inputs": {"order": "A"}}) is success
+
+
+@pytest.mark.parametrize("error", ["GraphInterrupt((Interrupt(value='ok?'),))", "ParentCommand(Command(goto='b'))"])
+def test_a_call_that_an_interrupt_ended_is_none_in_any_trace(library, tmp_path, error):
+    """The run that goes on has it again."""
+    span = {"traceId": "t", "spanId": "1", "name": "execute_tool refund", "startTimeUnixNano": "1"}
+    named = {"attributes": [{"key": "gen_ai.tool.name", "value": {"stringValue": "refund"}}]}
+    root = {**RUN, "inputs": {"input": "Refund."}}
+    traces: list[list[Any]] = [
+        [root, {**TOOL, "inputs": {"order": "A"}}, {**TOOL, "id": "s", "error": error, "outputs": None}],
+        [
+            AGENT,
+            {**ACTED, "parent_observation_id": "o1"},
+            {**ACTED, "id": "o4", "level": "ERROR", "status_message": error},
+        ],
+        [
+            {**span, **named},
+            {**span, **named, "spanId": "2", "parentSpanId": "1", "status": {"code": 2, "message": error}},
+        ],
+    ]
+    for trace in traces:
+        path = tmp_path / "log.jsonl"
+        path.write_text("\n".join(map(json.dumps, trace)))
+        form, logged = importers.read(path)
+        importers.write(library, logged, source=form, trust="trusted")
+    assert [(row["n_steps"], row["success"]) for row in library.episodes.find()] == [(1, True)] * 3
 
 
 ROW = {"trace_id": "t", "start_time": "2026-01-01 00:00:00.000000"}

@@ -10,23 +10,8 @@ import pytest
 from hardwon.apps import importers
 from hardwon.apps.importers import source
 from hardwon.memory import ExperienceLibrary, Failure
-from hardwon.memory.errors import ConfigError
 
 ASK: Any = {"role": "user", "content": "Refund Ada's order."}
-
-
-@pytest.fixture
-def file(tmp_path):
-    """Writes a file: of lines, or a document."""
-
-    def write(*values, document=None, text=None):
-        path = tmp_path / "log.jsonl"
-        if text is None:
-            text = "\n".join(map(json.dumps, values)) if document is None else json.dumps(document, indent=2)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
 
 
 def imported(library, path, **settings):
@@ -584,8 +569,3 @@ def test_reading_tells_how_far_it_is(file):
     path = file(*[{"messages": ANTHROPIC}] * 3)
     importers.read(path, on_progress=lambda done, of: seen.append((done, of)))
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
-
-
-def test_a_format_that_was_said_is_read_as_that(file):
-    with pytest.raises(ConfigError, match="not a span"):
-        importers.read(file({"messages": ANTHROPIC}), "otel")

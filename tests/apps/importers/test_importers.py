@@ -38,19 +38,6 @@ TALK = [
 ]
 
 
-@pytest.fixture
-def file(tmp_path):
-    """Writes a file: of lines, or a document."""
-
-    def write(*values, document=None):
-        path = tmp_path / "log.jsonl"
-        text = "\n".join(map(json.dumps, values)) if document is None else json.dumps(document, indent=2)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
-
-
 def imported(library, path, **settings):
     """The episodes that a file becomes."""
     known, told = importers.read(path)
@@ -129,30 +116,6 @@ def test_a_line_may_say_how_it_ended(library, file, said, success, score):
     assert (episode.success, episode.score) == (success, score)
 
 
-def test_an_error_that_was_left_as_it_was_is_no_success(library, file):
-    (episode,) = imported(library, file({"messages": TALK[:4]}))
-    assert not episode.success
-
-
-@pytest.mark.parametrize(
-    ("answer", "failed"),
-    [
-        ("Error: no", True),
-        ("ValueError: no", True),
-        ("Traceback (most recent call last):\n...", True),
-        ('{"error": "no such order"}', True),
-        ('{"status": "error"}', True),
-        ('{"error": null, "order": 4}', False),
-        ("There were no errors.", False),
-        ("{not json", False),
-    ],
-)
-def test_errors_are_told_by_the_words_of_an_answer(library, file, answer, failed):
-    talk = [ASK, called("1", "refund", order="x"), answered("1", answer)]
-    (episode,) = imported(library, file({"messages": talk}))
-    assert (episode.steps[0].diagnosis.failure is not Failure.NONE) is failed
-
-
 # ---- runs
 
 
@@ -223,14 +186,6 @@ def test_a_failed_run_marks_the_call_and_the_episode(library, file):
 
 
 # ---- all formats
-
-
-def test_the_same_file_twice_adds_nothing(library, file):
-    path = file({"messages": TALK})
-    imported(library, path)
-    before = library.admin.stats()
-    imported(library, path)
-    assert library.admin.stats() == before
 
 
 def test_what_is_imported_is_learnt_from(library, file):

@@ -24,7 +24,8 @@ from hardwon.runtime.loop.tuning import TUNING
 __all__ = ["own_server", "server", "url"]
 
 HARDWON = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()"]
-COIN = ("--environment", "textworld", "--game", "coin", "--seeds", "100", "--max-steps", "3")
+COIN = ("textworld", "--game", "coin", "--max-steps", "3", "--eval-seeds", "100")
+TEST = ("--episodes", "0", "--arms", "empty,step", "--json")
 PORT_S = 120.0
 
 
@@ -81,10 +82,10 @@ def test_mcp(url, home, other, episode):
     assert other.episodes.count() == 2
 
 
-def test_eval(url, call, other, episode):
+def test_a_test_without_learning(url, call, other, episode):
     fill(other, episode)
-    arms = json.loads(call("eval", "episodic", *COIN, "--library", url, "--json").stdout)
-    assert set(arms) == {"control", "library"}
+    result = json.loads(call("run", *COIN, *TEST, "--library", url).stdout)
+    assert set(result["arms"]) == {"empty", "step"}
     other.admin.sync()
     assert other.episodes.count() == 1  # nothing is learned
 
@@ -167,7 +168,7 @@ def test_serve_and_doctor_while_the_server_is_down(own_server, home, call, episo
     assert "not answer" in (home / "serve.log").read_text()
     assert json.loads(call("memory", "stats", address, "--json").stdout)["episodes"] == 1
     assert "wash the carrot" in call("memory", "ls", address).stdout
-    assert json.loads(call("eval", "episodic", *COIN, "--library", address, "--json").stdout)
+    assert json.loads(call("run", *COIN, *TEST, "--library", address).stdout)
     assert call("memory", "pin", address, item, code=1)
     report = json.loads(call("doctor", address, "--json", code=1).stdout)["library"]
     assert "Start the server" in report["problems"][0]["what"]

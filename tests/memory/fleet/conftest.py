@@ -2,11 +2,17 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.memory.fleet.server import PrivateServer, find_binaries
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.fleet.library import FleetLibrary
 
 _numbers = itertools.count()
 
@@ -32,3 +38,16 @@ def server() -> Iterator[PrivateServer]:
 def url(server: PrivateServer) -> str:
     """Return the address of an empty database."""
     return server.create_database(f"test_{os.getpid()}_{next(_numbers)}")
+
+
+@pytest.fixture
+def connect(url: str, tmp_path: Path) -> Iterator[Callable[..., FleetLibrary]]:
+    """Return a factory for libraries of the database, each with a replica in a folder of this name."""
+    with ExitStack() as opened:
+
+        def make(folder: str = "a", namespace: str = "default", **options: Any) -> FleetLibrary:
+            library = ExperienceLibrary.open(url, namespace=namespace, replica=tmp_path / folder, **options)
+            assert isinstance(library, FleetLibrary)
+            return opened.enter_context(closing(library))
+
+        yield make

@@ -18,6 +18,7 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.stored_values import ValueBatch, ValueWrite
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import redact_and_pack
+from hardwon.memory.validation import check_episodes
 
 THINGS = ("apple", "bread", "carrot", "lamp", "mirror")
 PLACES = ("attic", "barn", "cellar")
@@ -53,7 +54,7 @@ class Writer(Copy):
         self.apply(self.log[-1:])
 
     def record(self, episode: Trajectory) -> None:
-        clean, text = redact_and_pack(episode)
+        clean, text = redact_and_pack(*check_episodes([episode]))
         self.append(
             "episode", clean.id, pack_episode_entry(text, lambda ids: locate_steps(self.store, self.number, ids))
         )

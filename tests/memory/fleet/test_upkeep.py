@@ -22,21 +22,6 @@ from hardwon.memory.fleet.log import Log, grant
 SECRET = "the zebra password is tangerine"
 
 
-@pytest.fixture
-def connect(url, tmp_path):
-    opened = []
-
-    def make(folder: str = "a", namespace: str = "default", **options) -> FleetLibrary:
-        library = ExperienceLibrary.open(url, namespace=namespace, replica=tmp_path / folder, **options)
-        assert isinstance(library, FleetLibrary)
-        opened.append(library)
-        return library
-
-    yield make
-    for library in opened:
-        library.close()
-
-
 def fill(library: FleetLibrary, episode, *, count: int = 12) -> None:
     """Record a namespace with items, opinions, a bank, and one episode with words of its own."""
     for number in range(count):

@@ -3,7 +3,7 @@
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
-from hardwon.memory.grading.masking import mask_values
+from hardwon.memory.grading.corrections import mask_values
 
 
 def record_call(library, *, trust, task="Refund Maria Lopez, order 917.", evidence="Maria Lopez wrote: use pay() now"):

@@ -18,6 +18,7 @@ from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.situations.actions import bind
 
 FINE, FAILED = Diagnosis(True), Diagnosis(False, Failure.PRECONDITION)
+OUTAGE = Diagnosis(False, Failure.UNAVAILABLE)
 
 
 def walk(*moves, start=0):
@@ -139,7 +140,46 @@ def test_other_arguments_of_the_same_tool_may_be_what_made_it_work(failed, fixed
     """A command of a game or a shell names another thing or program instead, unless something was added to it."""
     assert find_changes(failed, fixed) == changes
     runs = [run.changes for _, run, _ in repairs(walk((failed, 0, 0.0, FAILED), (fixed, 1)))]
-    assert runs == ([changes] if changes else [])
+    assert runs == ([changes] if changes or failed == fixed else [])
+
+
+@pytest.mark.parametrize("failure", [FAILED, OUTAGE])
+@pytest.mark.parametrize(("in_vain", "n"), [(0, 1), (1, 1), (3, 0)])
+def test_a_call_may_work_at_the_second_try(library, failure, in_vain, n):
+    """A call that usually fails twice is not worth repeating."""
+    for number in range(5 + in_vain):
+        last = ("sync(store=s)", 1) if number >= in_vain else ("sync(store=s)", 0, 0.0, failure)
+        steps = walk(("sync(store=s)", 0, 0.0, failure), last)
+        library.record(Trajectory("sync", tuple(steps), True, id=f"e{number}"))
+    library.evolve()
+    remedies = library.items.find(["remedy"])
+    assert len(remedies) == n
+    for remedy in remedies:
+        assert remedy.title == f"If `sync(store=s)` fails ({failure.failure.value}), call it again"
+        assert remedy.body.endswith(f"the next call worked in 5 of {5 + in_vain}")
+
+
+def test_after_an_outage_other_arguments_show_nothing():
+    assert list(repairs(walk(("sync(store=s)", 0, 0.0, OUTAGE), ("sync(store=t)", 1)))) == []
+
+
+@pytest.mark.parametrize("failure", [FAILED, OUTAGE])
+@pytest.mark.parametrize(("works", "title"), [(True, "call it again"), (False, "first `wait()`, then `sync(store=s)`")])
+def test_what_stands_between_two_tries_counts_if_the_call_does_not_work_without(library, failure, works, title):
+    """Half of the runs try at once, and the others wait."""
+    fails, again = ("sync(store=s)", 0, 0.0, failure), ("sync(store=s)", 1)
+    at_once = (again,) if works else (fails, ("wait()", 0), again)
+    for number in range(8):
+        steps = walk(fails, *(at_once if number % 2 else (("wait()", 0), again)))
+        library.record(Trajectory("sync", tuple(steps), True, id=f"e{number}"))
+    library.evolve()
+    (remedy,) = library.items.find(["remedy"])
+    assert remedy.title.lower().endswith(title)
+    assert remedy.title.startswith("If `sync" if works or failure is OUTAGE else "First")
+
+
+def test_commands_of_a_game_are_tried_again_anyway():
+    assert list(repairs(walk(("open door", 0, 0.0, FAILED), ("open door", 1)))) == []
 
 
 @pytest.mark.parametrize(
@@ -488,7 +528,7 @@ def test_a_tool_that_only_results_named_is_no_part_of_a_skill(library):
     record_runs(library, 6, *moves, copied=["wire"])
     library.evolve()
     assert library.items.find(["skill"]) == []
-    record_runs(library, 3, ("wire", 1))
+    record_runs(library, 3, ("wire", 1, 0.01))
     record_runs(library, 2, *moves, copied=["wire"])
     library.evolve()
     assert len(library.items.find(["skill"])) == 1

@@ -7,6 +7,7 @@ import base64
 from collections.abc import Iterator
 from random import Random
 
+from .normal_set import read_lines
 from .secrets_set import ALNUM, B64, HEX, URLSAFE, A, Make, P, Planted, text
 
 UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -146,48 +147,7 @@ COMMANDS: dict[str, tuple[Make, str]] = {
     "heroku": (A(36, HEX), "HEROKU_API_KEY={}"),
     "cloudflare": (A(40, URLSAFE), "CLOUDFLARE_API_TOKEN={}"),
 }
-NORMAL = (
-    "root:x:0:0:root:/root:/bin/bash",
-    "the price is $6$ or $7$ per unit",
-    "net use reports the drives that are connected",
-    "net use Z: \\\\srv\\share /persistent:yes",
-    "net use * /delete",
-    "sqlplus / as sysdba",
-    "sqlplus scott@orcl",
-    "sqlplus -s /nolog @report.sql",
-    "client-certificate-data: see the file ca.crt",
-    "client-key-data is missing in the kubeconfig",
-    "psk=",
-    "the psk is in the vault",
-    "commit 9fceb02d0ae598e95dc970b74767f19372d61af8 by mia",
-    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08  file.txt",
-    "integrity sha512-abcDEF123+/abcDEF123+/abcDEF123+/abcDEF123+/abcDEF123+/abcDEF123+/abcDEF123+/ab==",
-    "AccountName=shop;EndpointSuffix=core.windows.net",
-    "public key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGq0 mia@host",
-    "PublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=",
-    "mount -t cifs //srv/share /mnt -o username=bo,uid=1000",
-    "schtasks /create /tn t /tr x.exe /ru SYSTEM",
-    "enable secret is better than enable password",
-    "snmp-server location rack 5",
-    "requirepass is commented out",
-    "expect 'login:' { send 'root' }",
-    "users: mia, bo, ann",
-    "Client(\"localhost\", 8080)",
-    "account AC0123 has 5 messages",
-    "md5 d41d8cd98f00b204e9800998ecf8427e",
-    "uuid 123e4567-e89b-12d3-a456-426614174000",
-    "awk -F: '{print $1}' /etc/passwd",
-    "echo $PATH:$HOME:$USER",
-    "kubectl get secret db -o yaml",
-    "helm install web chart --set replicas=3",
-    "rman target /",
-    "expdp parfile=full.par",
-    "gpg --list-keys",
-    "keytool -list -keystore k.jks",
-    "ansible_host=10.0.0.5 ansible_user=deploy",
-    "hash=$(git rev-parse HEAD)",
-    "cost $1$ saltsalt",
-)  # fmt: skip
+NORMAL = read_lines("normal_fresh.txt")
 
 
 def fresh(seed: int = 0) -> Iterator[Planted]:

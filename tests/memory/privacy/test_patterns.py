@@ -2,12 +2,15 @@
 
 import re
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import hardwon.memory
 import hardwon.runtime.interfaces.endings
-import hardwon.runtime.interfaces.error_texts  # noqa: F401 - the tables that the last test compiles
-from hardwon.memory.patterns import _LatePattern, compile_late
+import hardwon.runtime.interfaces.error_texts
+from hardwon.memory.patterns import _LatePattern, compile_late, read_table
 
 
 def test_a_pattern_is_compiled_when_it_is_used(monkeypatch):
@@ -42,3 +45,14 @@ def test_every_pattern_of_the_library_is_valid():
     late = [value for table in tables for value in table.values() if isinstance(value, _LatePattern)]
     assert len(late) > 50
     assert all(pattern.pattern for pattern in late)
+
+
+def test_tables_are_read_as_toml():
+    files = [file for package in (hardwon.memory, hardwon.runtime) for file in _list_tables(package)]
+    assert len(files) > 3
+    for file in files:
+        assert read_table(str(file), file.name) == tomllib.loads(file.read_text(encoding="utf-8")), file.name
+
+
+def _list_tables(package):
+    return sorted(Path(package.__file__).parent.rglob("*.toml"))

@@ -83,6 +83,8 @@ def test_a_secret_known_by_its_form_goes_wherever_it_stands(kind, secret, around
         ('{"password": "correct horse battery"}', '{"password": "[redacted:password]"}'),
         ('{\\"password\\": \\"hunter2\\"}', '{\\"password\\": \\"[redacted:password]\\"}'),
         ("{'db_passwd': 'it\\'s'}", "{'db_passwd': '[redacted:password]'}"),
+        ("psql \"password='it''s hard' dbname=x\"", "psql \"password='[redacted:password]' dbname=x\""),
+        ("password='', user='bob'", "password='', user='bob'"),
         ("login(user='bob', password='hunter2')", "login(user='bob', password='[redacted:password]')"),
         ("login(password=hunter2)", "login(password=[redacted:password])"),
         ('password: "cut off here', 'password: "[redacted:password]'),

@@ -22,6 +22,7 @@ LINES = [
     "curl -ubo:{} https://ci.local",
     "java -jar cli.jar -auth bo:{}",
     "net user bo {} /add",
+    "rabbitmqctl add_user bo {}",
     "New-LocalUser bo -Password (ConvertTo-SecureString {} -AsPlainText -Force)",
     "nmcli dev wifi connect home password {}",
     "rclone config create x webdav pass {}",

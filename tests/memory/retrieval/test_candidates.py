@@ -40,7 +40,7 @@ def count_calls(call):
 @pytest.fixture
 def house(library: ExperienceLibrary, episode):
     """A library with steps, items of every source, and a guardrail."""
-    for number, action in enumerate(("open drawer", "kick drawer", "go yard", "wait", "open drawer 2", "look")):
+    for number, action in enumerate(("open drawer", "kick drawer", "go yard", "wait", "open drawer 2", "look"), 1):
         library.record(episode(action, see=DRAWER.observation, reward=number / 10))
         library.record(episode(action, see=f"You see a wooden {action}.", reward=number / 10))
     library.items.add_many(
@@ -70,27 +70,6 @@ def test_a_recall_in_a_known_situation_is_a_short_path(house, options):
     assert third.items
     assert 0 < calls.total() <= CALLS, calls
     assert len(calls) <= FILES, calls
-
-
-def test_other_arguments_are_another_recall(house):
-    """Everything that a result depends on is part of its key."""
-    whole = [house.recall(DRAWER) for _ in range(3)][-1]
-    assert len(house.recall(DRAWER, k=2).steps) == 2
-    assert not house.recall(DRAWER, kinds=("remedy",)).items
-    assert house.recall(DRAWER, budget_tokens=0).tokens == 0
-    assert house.recall(DRAWER, actions={"kick drawer": ""}).estimates
-    assert house.recall(replace(DRAWER, task="dance")).path == "hybrid"  # other items may be about dancing
-    assert house.recall(DRAWER) == whole
-
-
-def test_a_write_is_seen_by_the_next_recall(house, episode):
-    """Kept results belong to one version of the library, whoever changes it."""
-    assert [house.recall(DRAWER) for _ in range(3)][-1].path == "cluster"
-    with ExperienceLibrary.open(house.path) as other:
-        other.record(episode("sing", see=DRAWER.observation, reward=1.0))
-    assert house.recall(DRAWER).steps[0].what.action == "sing"
-    house.items.retire(next(hit.what.id for hit in house.recall(DRAWER).items if hit.what.title == "zzz here"), "wrong")
-    assert "zzz here" not in [hit.what.title for hit in house.recall(DRAWER).items]
 
 
 def test_what_a_caller_does_with_a_result_changes_no_other(house):

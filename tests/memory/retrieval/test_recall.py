@@ -114,16 +114,9 @@ def test_what_is_near_is_recalled(library, episode):
     assert recollection.path == "hybrid"
 
 
-def test_the_same_situation_is_recalled_first(library, episode):
-    """Other numbers and names are the same situation."""
-    library.record(episode("open drawer 3", see="You see drawer 3. It is closed."))
-    (hit,) = library.recall(State("You see drawer 7. It is closed.")).steps
-    assert (hit.similarity, hit.what.action) == (1.0, "open drawer 3")
-
-
 def test_the_best_steps_of_a_situation_come_first(library, episode):
     """By what came of them."""
-    for action, reward in (("kick drawer", 0.0), ("open drawer", 1.0), ("wait", 0.8)):
+    for action, reward in (("kick drawer", 0.1), ("open drawer", 1.0), ("wait", 0.8)):
         library.record(episode(action, reward=reward))
     assert actions(library.recall(DRAWER, k=2)) == ["open drawer", "wait"]
 
@@ -138,25 +131,6 @@ def test_a_known_situation_needs_no_scan(library, episode):
     assert library._file.search.scans == scans > 0
     assert recollection.path == "cluster"
     assert items(recollection) == ["a wooden drawer may be closed"]
-
-
-def test_a_second_visit_recalls_what_the_first_one_did(library, episode):
-    """The same items, as near as they were; in this process or another."""
-    library.record(episode())
-    library.items.add_many(
-        Item("insight", f"a wooden drawer {word}", score=0.9) for word in ("closed", "find", "of oak")
-    )
-    first = library.recall(DRAWER, k=2)
-    assert library.recall(DRAWER, k=2).items == first.items
-    assert all(hit.similarity < 1.0 for hit in first.items)
-
-
-def test_what_was_added_since_is_searched_for(library, episode):
-    """A bound situation is searched again when the items changed."""
-    library.record(episode())
-    library.recall(DRAWER)
-    library.add(Item("insight", "a wooden drawer may be closed"))
-    assert items(library.recall(DRAWER)) == ["a wooden drawer may be closed"]
 
 
 def test_a_score_that_moved_asks_for_no_new_search(library, episode):
@@ -189,13 +163,6 @@ def test_findings_that_were_forgotten_are_searched_anew(library, episode):
     forget_findings(library)
     assert items(library.recall(DRAWER)) == ["a wooden drawer closed"]
     assert library._file.search.scans > scans
-
-
-def test_an_item_bound_to_a_situation_is_recalled_in_it(library):
-    """Its words need not resemble the situation; another situation does not get it."""
-    library.add(Item("strategy", "zzz", signatures=(DRAWER.signature,)))
-    assert items(library.recall(DRAWER)) == ["zzz"]
-    assert items(library.recall(State("A red door.", task="leave"))) == []
 
 
 def test_every_step_recalls_for_its_own_observation(library, episode):
@@ -275,14 +242,6 @@ def test_a_recollection_sums_up_the_situation(library, episode):
     assert library.recall(DRAWER.observation).summaries == ()
 
 
-def test_the_same_action_is_not_shown_twice(library, episode):
-    """Of many equal steps the best; others make room for what was done otherwise."""
-    for _ in range(3):
-        library.record(episode("open drawer", reward=1.0))
-    library.record(episode("kick drawer", reward=1.0))
-    assert actions(library.recall(DRAWER, k=3)) == ["open drawer", "kick drawer"]
-
-
 def test_what_has_few_votes_fills_no_place(library, episode):
     """Not even in its own situation: an empty place misleads nobody, and the summaries tell of all attempts."""
     for _ in range(10):
@@ -329,11 +288,15 @@ def test_items_of_a_place_are_recalled_there_and_next_door(library, episode):
     assert found("cellar") == []
 
 
-def test_where_there_is_no_place_none_is_asked(library, monkeypatch):
-    """An environment without locations pays nothing for them."""
-    library.add(Item("insight", "zzz", locations=("kitchen",)))
-    monkeypatch.setattr("hardwon.memory.retrieval.clusters.read_reachable", None)
-    assert library.recall(DRAWER).items == ()
+@pytest.mark.parametrize(("place", "filed"), [("", ("kitchen",)), ("hall", ())])
+def test_where_there_is_no_place_none_is_asked(library, place, filed):
+    """An environment without locations pays nothing for them, nor does a library whose items have none."""
+    library.add(Item("insight", "zzz", locations=filed))
+    queries: list[str] = []
+    library._file.store.connection.set_trace_callback(queries.append)
+    assert library.recall(replace(DRAWER, location=place)).items == ()
+    assert queries
+    assert not any("after.location" in query for query in queries)
 
 
 def test_items_are_recalled_by_what_they_are_tagged_with(library):
@@ -377,14 +340,6 @@ def test_the_same_words_are_not_recalled_twice(library):
     assert kinds == [("strategy", "a closed drawer sticks"), ("insight", "spoons are long")]
 
 
-def test_situations_get_their_own_items(library):
-    """Step-level recall: two situations of one task, two answers."""
-    library.items.add_many([Item("insight", "a drawer may be closed"), Item("insight", "a stove may be hot")])
-    here = library.recall(State("a drawer that may be closed", task="t"), k=1)
-    there = library.recall(State("a stove that may be hot", task="t"), k=1)
-    assert (items(here), items(there)) == (["a drawer may be closed"], ["a stove may be hot"])
-
-
 def test_only_the_kinds_asked_for(library):
     """Others do not take their places."""
     library.items.add_many([Item("insight", "a drawer closed"), Item("strategy", "a drawer closed")])
@@ -416,13 +371,6 @@ def test_a_thing_too_long_makes_way_for_a_shorter_one():
     """The budget is filled, not cut off at the first that does not fit."""
     long, short = Hit(Item("insight", "x" * 400), 1.0, ""), Hit(Item("insight", "y" * 40), 0.5, "")
     assert within_budget([long, short], [], 50) == ((short,), (), 11)
-
-
-def test_no_budget_shows_all():
-    """None is no limit; nothing is nothing."""
-    hit = Hit(Item("insight", "x" * 400), 1.0, "")
-    assert within_budget([hit], [], None)[0] == (hit,)
-    assert within_budget([], [], None) == ((), (), 0)
 
 
 def test_utility_ranks_equals(library):
@@ -488,14 +436,6 @@ def test_steps_without_an_action_are_not_recalled(library):
     judged = Diagnosis(False, Failure.POLICY_ERROR)
     library.record(Trajectory("find the spoon", (Step(DRAWER, "", DRAWER, judged),), False))
     assert not library.recall(DRAWER).steps
-
-
-def test_a_text_may_be_asked_instead_of_a_state(library, episode):
-    """By a person or a tool: always by search."""
-    library.record(episode("open drawer"))
-    recollection = library.recall("a wooden drawer, closed", task="find the spoon")
-    assert actions(recollection) == ["open drawer"]
-    assert recollection.path == "hybrid"
 
 
 def test_by_task_whole_episodes_are_recalled(library, episode):

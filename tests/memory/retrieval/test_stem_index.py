@@ -41,3 +41,10 @@ def test_worked_example_of_a_share():
     ranks = StemIndex(("red fox", "red hen", "blue hen", "old hen")).rank("red owl fox")
     assert [position for position, _ in ranks] == [0, 1]
     assert [share for _, share in ranks] == pytest.approx([(red + fox) / (red + 2 * fox), red / (red + 2 * fox)])
+
+
+def test_an_unknown_word_counts_the_same_wherever_the_alphabet_puts_it():
+    """Else the last digit would tell whether a word that a reader may not see is before or after the others."""
+    index = StemIndex([f"fee {'red ' * (n % 2)}{'owl ' * (n % 3 == 0)}{'cat ' * (n % 5 == 0)}" for n in range(30)])
+    rest = "fee red owl cat"
+    assert len({tuple(index.rank(f"{word} {rest}")) for word in ("aaa", "dog", "pig", "zzz")}) == 1

@@ -57,6 +57,32 @@ def test_steps_that_were_shown(library):
     assert "the agent did `refund()` instead" in trace_advice(library, "check_order", ignored).says
 
 
+def test_a_call_that_was_refused_was_not_made_against_advice(library):
+    """The agent asked for it and then did what was advised."""
+    remedy = Item("remedy", "Use the voucher", forbids="pay(by=cash)", steps=("pay(by=voucher)",), source="person",
+                  repairs="tool_error")  # fmt: skip
+    why = Reasons(recalled=(library.add(remedy).item_id,))
+    refused = Step(HERE, 'pay(by="cash")', HERE, Diagnosis(False, Failure.BLOCKED), why=why)
+    done = Step(HERE, 'pay(by="voucher")', HERE, FINE, why=why)
+    episode = record(library, refused, done, name="now")
+    assert trace_advice(library, "voucher", episode).says == (
+        'Followed: the agent did `pay(by="voucher")` at step 1, which worked.'
+    )
+
+
+@pytest.mark.parametrize("first", ["check()", "pay()"])
+def test_advice_to_do_something_first_is_followed_by_doing_that_first(library, first):
+    remedy = Item("remedy", "First `check()`", steps=("check()", "pay()"), source="person", repairs="tool_error")
+    why = Reasons(recalled=(library.add(remedy).item_id,))
+    actions = (first, "check()", "pay()")
+    episode = record(library, *(Step(HERE, action, HERE, FINE, why=why) for action in actions), name="now")
+    says = trace_advice(library, "check", episode).says
+    if first == "check()":
+        assert says == "Followed: the agent did `check()` at step 0, which worked."
+    else:
+        assert says == "Not followed: the agent did `pay()` at step 0, which worked, and not `check()` first."
+
+
 def test_steps_that_fit_and_were_not_shown(library):
     record(library, Step(HERE, "check_order()", HERE, FINE), name="first")
     plain = record(library, Step(HERE, "refund()", HERE, FINE), name="plain")

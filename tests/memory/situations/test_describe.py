@@ -40,6 +40,11 @@ def test_a_key_is_told_with_the_names_of_the_action():
             ["`go {1}`", "tried twice or more here, which led to a state visited four times or more"],
         ),
         ("! eat {1} @ around 1: raw", ["`eat {1}`", "near {1}: raw"]),
+        ("=slot:waits# send to {1} | waits: from 40", ["`send to {1}`", "the text says waits: from 40"]),
+        (
+            "=case:sale refund | final order | sale: yes",
+            ["`refund`", "the text says final, order", "the text says sale: yes"],
+        ),
         ("something | of | a | later | form | of | keys", ["`something`"]),
     ],
 )
@@ -55,7 +60,7 @@ def test_every_form_of_key_is_told(key, words):
         ({"around": "1: closed"}, "near {1}: closed"),
         ({"around": "1: "}, "wherever it is"),
         ({"around": ""}, "in any situation"),
-        ({"around": "1: -; 0: cold [T]"}, "{1} is not shown; the text says cold, a word of the task"),
+        ({"around": "1: -; 0: cold [T]"}, "the text does not name {1}; the text says cold, a word of the task"),
         ({"around": "1: closed; 0: "}, "near {1}: closed"),
         ({"told": "1 grill"}, "told of {1}: grill"),
         ({"mark": "1 unnamed"}, "{1} is not in the notes"),

@@ -21,7 +21,7 @@ from hardwon.memory.situations.keys import (
     pattern_of,
     words,
 )
-from hardwon.memory.situations.refinements import FULL_NAME, REFINED, name_in_full
+from hardwon.memory.situations.refinements import CASE, FULL_NAME, REFINED, SLOT, list_slots, name_in_full
 from hardwon.memory.situations.scripts import FULL_STOPS
 from hardwon.memory.situations.tuning import TUNING
 
@@ -100,15 +100,71 @@ def test_the_last_keys_add_the_task_and_the_text():
     """They are the last ones, so that each can be compared with what all others predict."""
     state = State("The oven is hot. A potato lies here.", task="cook 1 potato for order 48213")
     keys = Situation(state, frozenset(["hot", "lies"])).keys("cook raw potato in oven")
-    assert keys[-4:] == (
+    assert [key for key in keys if key.startswith(REFINED) and not key.startswith((FULL_NAME, SLOT, CASE))] == [
         "=goal cook raw potato in oven | 1 cook order potato",  # a long number may be an id
         "=near cook raw potato in oven | 1 cook order potato | 1: lies; 2: hot | nothing told",
         "=sight cook raw potato in oven | [T] hot lies",
         "=both cook raw potato in oven | 1 cook order potato | [T] hot lies",
-    )
+    ]
     many = State(" ".join(f"word{n}" for n in range(TUNING.max_refined + 1)), task="")
     every = frozenset(many.observation.split())
     assert not any(key.startswith("=") for key in Situation(many, every).keys("go")), "such a text hardly recurs"
+
+
+def test_what_stands_in_one_place_of_the_text_has_keys_of_its_own():
+    """Alone, and with all that the text shows: a word too rare for a context, and the size of a number."""
+    text = "Ticket 48213 from Ann. Subject: payroll. It waits 45 days. Priority: normal."
+    form = {"ticket", "subject", "days", "waits", "priority", "normal"}
+    structural = frozenset(form | {f"{word}+" for word in form} | {"payroll"})  # payroll is in every sixth text
+    keys = Situation(State(text, task="answer within 20 hours"), structural).keys("send to finance")
+    sight = "days normal payroll priority subject ticket waits"
+    assert [key for key in keys if key.startswith(SLOT)] == [
+        "=slot:within# send to finance | within: from 20",
+        "=slot:ticket# send to finance | ticket: from 40000",
+        "=slot:ticket send to finance | ticket: ann",
+        "=slot:subject send to finance | subject: payroll",
+        "=slot:waits# send to finance | waits: from 40",
+    ]
+    assert f"=case:subject send to finance | {sight} | subject: payroll" in keys
+    assert keys[-1] == f"=case:waits# send to finance | {sight} | waits: from 40"
+    many = State(f"{text} Room: 3. Days: 4.", task="answer within 20 hours")
+    assert not any(key.startswith(SLOT) for key in Situation(many, structural).keys("send")), (
+        "such a text hardly recurs"
+    )
+
+
+def test_a_fact_that_is_a_number_has_a_size():
+    bill = State("A bill.", facts={"amount": 129.5, "is urgent": True, "inventory": ["7 keys"]})
+    keys = Situation(bill).keys("pay")
+    assert [key for key in keys if key.startswith(SLOT)] == ["=slot:amount# pay | amount: from 100"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("$1,250.50", "from 1000"),
+        ("0.07", "from 0.07"),
+        ("-3", "from -3"),
+        ("12,5", "from 10"),
+        ("0", "from 0"),
+        ("３００", "from 300"),
+    ],
+)
+def test_the_size_of_a_number_is_its_first_digit_and_its_magnitude(text, size):
+    assert list_slots([text], frozenset()) == {"#": size}
+
+
+@pytest.mark.parametrize("text", ["on 2026-11-30", "at 12:30", "v1.2.3", "i-3fa4", "10.0.0.1", "item b12"])
+def test_dates_times_versions_and_ids_have_no_size(text):
+    assert not list_slots([text], frozenset())
+
+
+def test_a_long_text_between_the_words_of_the_form_is_no_slot():
+    form = frozenset(["customer", "order"])
+    text = "customer hello dear good people order"
+    assert not list_slots([text], form)
+    assert list_slots([text.replace("people ", "")], form) == {"customer": "hello dear good"}
+    assert list_slots(["ann wrote order"], form) == {"order": "ann wrote"}, "named by what follows"
 
 
 def test_each_key_with_full_names_follows_the_key_of_its_kind():

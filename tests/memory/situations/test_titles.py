@@ -7,6 +7,7 @@ from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.situations.keys import GUARD_MARK, Situation, guard_keys
 from hardwon.memory.situations.titles import (
     Difference,
+    choose_cases,
     guardrail_title,
     name_arguments,
     name_holes,
@@ -49,7 +50,7 @@ def test_a_strategy_is_a_sentence(key, title):
 @pytest.mark.parametrize(
     ("difference", "clause"),
     [
-        (Difference(), 'the text says a word of the task and "cold"'),
+        (Difference(), 'the text says "cold"'),
         (Difference(("raw",)), 'the text says "raw"'),
         (Difference(lacks=("hot", "warm")), 'the text does not say "hot" or "warm"'),
         (Difference(("raw", "meat"), ("hot",)), 'the text says "raw" and "meat" but not "hot"'),
@@ -153,11 +154,8 @@ def test_placeholders_of_calls_are_named_by_their_parameters():
         "To earn a reward, `find(name={name})`, then `book(customer={name}, room={room}, other={other})`"
     )
     assert name_holes(["move(id={1})", "move(id={2})"]) == ["move(id={id})", "move(id=Y)"]
-    assert guardrail_title("refund(order={1}, to=card)", {"around": "1: [T]"}) == (
-        "Do not `refund(order={order}, to=card)` when the text around {order} says a word of the task"
-    )
-    assert strategy_title("pay(to={1}) | tried 0 to unknown | 1:T | inventory -") == (
-        "Prefer `pay(to={to})` when you have not tried it here yet and the task names {to}"
+    assert guardrail_title("refund(order={1}, to=card)", {"around": "1: [T] late"}) == (
+        'Do not `refund(order={order}, to=card)` when the text around {order} says a word of the task and "late"'
     )
     assert name_arguments("refund(order={1}, to='Card', n=3)", ["to", "n"]) == "`refund(to='Card', n=3)`"
 
@@ -183,3 +181,63 @@ def test_no_form_of_key_shows_in_a_title():
 def test_an_id_does_not_depend_on_the_title():
     """A strategy of an older library is met again under its id."""
     assert strategy_id("take {1} | tried 0 to unknown | 1:T | inventory -") == "st-ddbf57d14047"
+
+
+CHOICE = "Before `refund`, call `check`. In `refund`, use "
+SAID = 'to="a" if the text says "gift", "card" and "lost" but not "new", to="b" if the text does not say "gift"'
+IDS = 'to="a" if order begins with "A", to="b" if order begins with "B"'
+
+
+@pytest.mark.parametrize(
+    ("cases", "text", "start", "kept"),
+    [
+        (SAID, "lost gift card", "", SAID.partition(", to=")[0]),
+        (SAID, "lost new gift card", "", None),
+        (
+            SAID,
+            "invoice",
+            "",
+            'to="b" if the text does not say "gift"',
+        ),
+        (IDS, "", "B", 'to="b" if order begins with "B"'),
+        (IDS, "", "Z", None),  # another id
+        (IDS, "", None, IDS),  # no id yet
+    ],
+)
+def test_of_a_choice_the_cases_are_said_that_the_present_meets(cases, text, start, kept):
+    title = choose_cases(
+        CHOICE + cases, text.split().__contains__, lambda begin: start is not None and begin in ("", start)
+    )
+    assert title == (CHOICE + kept if kept else "Before `refund`, call `check`")
+
+
+def test_a_choice_of_which_no_case_is_met_says_nothing():
+    assert choose_cases("In `refund`, use " + IDS, "".__contains__, lambda begin: not begin) == ""
+
+
+@pytest.mark.parametrize(("text", "is_said"), [("gift", True), ("invoice", False)])
+def test_a_remedy_for_some_requests_is_said_to_them(text, is_said):
+    title = 'First `check()`, then `pay(order={order})` if the text says "gift"'
+    assert choose_cases(title, text.split().__contains__, lambda begin: False) == (title if is_said else "")
+
+
+@pytest.mark.parametrize(
+    "title", ["Use `f(x)` if you can", "Be kind", "Then, use tact", 'Call `f`, use x="1" if you can']
+)
+def test_other_titles_stay(title):
+    assert choose_cases(title, "".__contains__, lambda begin: False) == title
+
+
+def test_what_holds_for_most_calls_is_no_condition_of_one():
+    """A request names what a tool is called with, and in its own words."""
+    assert guardrail_title("refund(order={1})", {"around": "1: [T]"}) == "Do not `refund(order={order})`"
+    assert (
+        guardrail_title("take {1}", {"around": "1: [T]"})
+        == "Do not `take X` when the text around X says a word of the task"
+    )
+    key = "pay(to={1}) | tried 0 to unknown | 1:T said | inventory - | 1: [T] | "
+    assert strategy_title(key) == "Prefer `pay(to={to})` when you can"
+    assert (
+        strategy_title(key.replace("1: [T]", "1: due")) == 'Prefer `pay(to={to})` when the text around {to} says "due"'
+    )
+    assert strategy_title(key.replace("pay(to={1})", "take {1}")).startswith("Prefer `take X` when you have not tried")

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -196,28 +196,23 @@ def test_a_killed_writer_leaves_the_old_file(cache_file, monkeypatch):
 def test_many_writers_of_one_file_leave_one_whole(path, cache_file):
     """The last one wins; at no moment is the file torn."""
     cache_file.save("a", "made", 0, 1, {"numbers": np.full(5000, 0)})
-    torn, stores = [], [Store(path) for _ in range(4)]
+    stores = [Store(path) for _ in range(4)]
 
-    def write(store, number):
+    def write(number):
         for turn in range(5):
             value = 10 * number + turn
-            CacheFile(store, 1).save("a", "made", value, 1, {"numbers": np.full(5000, value)})
+            CacheFile(stores[number], 1).save("a", "made", value, 1, {"numbers": np.full(5000, value)})
 
     def read():
         for _ in range(20):
             saved = cache_file.load("a", "made")
-            if saved is None or set(saved.arrays["numbers"].tolist()) != {saved.last}:
-                torn.append(saved)
+            assert set(saved.arrays["numbers"].tolist()) == {saved.last}
 
-    threads = [threading.Thread(target=write, args=(store, n)) for n, store in enumerate(stores)]
-    threads.append(threading.Thread(target=read))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        for work in [*(pool.submit(write, number) for number in range(4)), pool.submit(read)]:
+            work.result()
     for store in stores:
         store.close()
-    assert torn == []
 
 
 def test_small_growth_is_not_worth_a_file():

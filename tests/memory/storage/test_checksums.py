@@ -11,8 +11,8 @@ from tests.memory.older import downgrade
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import LibraryError
 from hardwon.memory.reasons import Reasons
-from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.storage.checksums import SUMMED
+from hardwon.memory.upkeep.figures import read_clusters
 
 SEE = State("a room with a drawer", {"door": "shut"}, "room", "find the map", "you wait", ("a note",))
 THEN = State("an open drawer", {"drawer": "open"}, "room", "find the map")

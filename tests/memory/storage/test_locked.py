@@ -11,10 +11,9 @@ from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.privacy.deadlines import Interruptible, deadline, seconds_left
-from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.storage import database
 from hardwon.memory.upkeep import jsonl
-from hardwon.memory.upkeep.figures import list_changes
+from hardwon.memory.upkeep.figures import list_changes, read_clusters
 
 HERE = State("You see a copper kettle beside the stove.", task="find the spoon")
 

@@ -1,7 +1,6 @@
 import sqlite3
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -9,7 +8,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.storage.migrations import APPLICATION_ID, m001_initial
-from hardwon.memory.storage.rollups import FOLD, WINDOW, Attempts, count_unfolded, describe_segment
+from hardwon.memory.storage.rollups import FOLD, WINDOW, Attempts, count_unfolded
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -187,56 +186,6 @@ def test_summaries_are_of_a_namespace(path, library):
         assert other.episodes.summaries() == []
         with pytest.raises(UnknownName):
             other.episodes.evidence(library.episodes.summaries()[0].id)
-
-
-# -- segments -------------------------------------------------------------------------------------
-
-
-def test_an_episode_is_cut_at_its_gains(library):
-    """systems.md §3: three tiers: stretches that end with a gain and what follows the last, with their step ids."""
-    ref = library.record(
-        run(
-            attempt("go east", location="hall"),
-            attempt("take map", reward=1.0),
-            attempt("go west", failure=Failure.NO_EFFECT, location="yard"),
-            attempt("go west", failure=Failure.NO_EFFECT),
-            attempt("eat map", reward=-0.5, failure=Failure.PENALTY),
-        )
-    )
-    steps = library.episodes.get(ref).steps
-    first, second = library.episodes.segments(ref[:8])
-    assert (first.first_t, first.last_t, first.gain, first.location) == (0, 1, 1.0, "hall")
-    assert first.text == "go east, take map; gained 1"
-    assert first.steps == (steps[0].id, steps[1].id)
-    assert (second.first_t, second.last_t, second.gain, second.location) == (2, 4, -0.5, "yard")
-    assert second.text == "go west (2 times), eat map; failed: no_effect 2, penalty 1; lost 0.5"
-    assert second.steps == tuple(step.id for step in steps[2:])
-
-
-@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5]), max_size=12))
-def test_segments_hold_every_step_once(rewards):
-    """In order, whatever was gained; each but the last ends with a gain."""
-    with ExperienceLibrary.open(":memory:") as library:
-        ref = library.record(run(*(attempt(reward=reward) for reward in rewards)))
-        cuts = library.episodes.segments(ref)
-        assert [t for cut in cuts for t in range(cut.first_t, cut.last_t + 1)] == list(range(len(rewards)))
-        assert all(before.last_t + 1 == after.first_t for before, after in pairwise(cuts))
-        assert all(rewards[cut.last_t] > 0 for cut in cuts[:-1])
-        assert sum(cut.gain for cut in cuts) == pytest.approx(sum(rewards))
-
-
-def test_a_long_segment_is_told_briefly():
-    """The first and the last actions; a step without an action says so."""
-    said = describe_segment([attempt(f"do {n}") for n in range(100)])
-    assert said.startswith("do 0, do 1,")
-    assert said.endswith("do 99")
-    assert "... 88 more ..." in said
-    assert describe_segment([attempt("")]) == "nothing"
-
-
-def test_an_excluded_episode_has_segments(library):
-    """For audit, as it has steps."""
-    assert len(library.episodes.segments(library.record(run(attempt(), success=None)))) == 1
 
 
 # -- an older library -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import base64
 import codecs
 import re
+from pathlib import Path
 from urllib.parse import quote_plus
 
 import pytest
@@ -140,3 +141,12 @@ def test_orders_in_other_wordings_are_found(text):
 )
 def test_sentences_with_such_words_are_none(text):
     assert not instruction_in(text)
+
+
+def test_what_is_decoded_of_ordinary_lines_is_none():
+    """The lines of the documentation, which are about prompts and agents."""
+    pages = (Path(__file__).parents[3] / "docs").rglob("*.md")
+    lines = {line.strip() for page in pages for line in page.read_text().splitlines() if len(line.split()) > 3}
+    marked = [line for line in lines if instruction_in(line)]
+    assert [line for line in marked if not instructions._detect_plain(line)] == []
+    assert len(marked) < len(lines) / 100

@@ -4,8 +4,8 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, NotALibrary
-from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.storage.episodes import first_row
+from hardwon.memory.upkeep.figures import read_clusters
 
 
 @pytest.fixture

@@ -295,17 +295,6 @@ def test_who_wrote_an_episode_and_whether_it_is_trusted_survive_the_inbox(writer
     assert (kept.writer, kept.trust) == (writer, trust)
 
 
-def test_episodes_that_name_items_do_not_wait(library, episode):
-    """They are filed at once, so nothing of them is held back for the next read."""
-    item = library.add(Item("insight", "the red door opens outward")).item_id
-    (step, *rest) = episode("open drawer").steps
-    named = replace(episode("open drawer"), steps=(replace(step, why={"recalled": [item]}), *rest))
-    library.record(named)
-    assert not library._file.inbox._recent
-    library.record(episode("open drawer"))
-    assert library._file.inbox._recent
-
-
 def test_buffered_episodes_of_every_namespace_are_stored(path, library):
     with ExperienceLibrary.open(path, namespace="other") as other:
         library.record(one())

@@ -1,10 +1,11 @@
 """The gain of all advice: its interval holds, easy and hard worlds may be mixed, and advice that harms is noticed."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Reasons, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.reasons import ADVICE
 from hardwon.memory.values.effects import measure_advice
 
@@ -103,3 +104,29 @@ def test_untrusted_episodes_do_not_measure(tmp_path):
         )
         library.episodes.receive([told] * 5, writer="mcp", trust="untrusted")
         assert library.admin.stats()["advice"]["shown"] == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "pinned", "speaks"),
+    [
+        ("guardrail", "experience", False, False), ("guardrail", "model", False, False),
+        ("guardrail", "experience", True, True), ("guardrail", "person", False, True),
+        ("remedy", "model", False, False), ("remedy", "person", False, True),
+    ],
+)  # fmt: skip
+def test_what_was_learned_warns_of_no_call_while_advice_harms(tmp_path, kind, source, pinned, speaks):
+    """A guardrail that a person wrote or pinned stays, and so does what a person says of a call."""
+    here = State("A counter.", task="refund an order")
+    item = Item(
+        kind, "Check it first", condition={"text": "counter"}, forbids="refund()", source=source, pinned=pinned,
+        steps=("check()", "refund()") if kind == "remedy" else (), confidence=0.9, trust="trusted",
+    )  # fmt: skip
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        lost = Step(here, "refund()", here, Diagnosis(False, Failure.TOOL_ERROR))
+        for _ in range(3):
+            library.record(Trajectory(here.task, (lost,), False))
+        (admission,) = library.items.add_many([replace(item, provenance=(1, 2, 3))])
+        assert admission.item_id == library.check(here, "refund()").item_id
+        fill(library, [0] * 40, [1] * 12)
+        verdicts = [library.check(here, "refund()"), library.enforce(here, "refund()")]
+        assert [bool(verdict.items or verdict.item_id) for verdict in verdicts] == [speaks, speaks]

@@ -77,6 +77,17 @@ def test_failures_of_another_situation_are_none():
     assert values.find_change() == 0
 
 
+def test_a_description_without_a_gain_does_not_hide_that_another_situation_failed():
+    """The number in the text is the same in both situations, and tells nothing."""
+    values, number = ValueTable(), "=slot:parcel# send to north | parcel: from 5"
+    for at in range(1, 61):
+        values.add((*KEYS, number), 1.0, at, action="send to north", episode=at, ends=True)
+    keys = ("*", "send to {1}", "send to {1} | tried 0 | 1: locked", number)
+    for at in range(61, 71):
+        values.add(keys, 0.0, at, action="send to north", bad=True, episode=at, ends=True)
+    assert values.find_change() == 0
+
+
 def test_a_step_that_does_not_end_its_episode_shows_none():
     values = ValueTable()
     fill(values, [1.0] * 60 + [0.0] * 10, ends=False)

@@ -16,7 +16,8 @@ def episode(*acted, task="tidy up", name="", trust="trusted", environment="house
     for action, reward in acted:
         diagnosis = BAD if reward < 0 else Diagnosis(True)
         steps.append(Step(pre, action, State(f"{KITCHEN} {action}", task=task), diagnosis, reward=reward))
-    return Trajectory(task, tuple(steps), True, id=name, trust=trust, meta={"environment": environment})
+    is_paid = any(reward for _, reward in acted)
+    return Trajectory(task, tuple(steps), is_paid, id=name, trust=trust, meta={"environment": environment})
 
 
 def outcomes(library, *listed, text=KITCHEN, task="tidy up"):

@@ -10,7 +10,6 @@ import pytest
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.environments.babyai import ACTIONS, BabyAI, iter_visible, levels
-from hardwon.runtime.interfaces.types import Environment
 
 pytest.importorskip("minigrid")
 
@@ -41,11 +40,6 @@ def act(environment: BabyAI, actions: str):
     for action in actions.split():
         state, _, _, info = environment.step(action)
     return state, info
-
-
-def test_it_is_an_environment():
-    """The class has what the protocol asks for."""
-    assert isinstance(BabyAI(), Environment)
 
 
 def test_a_view_is_told_nearest_first(room):

@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.runtime import environments
-from hardwon.runtime.environments import count_seeds, describe_environments, open_environment
+from hardwon.runtime.environments import count_seeds, open_environment
 from hardwon.runtime.environments.babyai import BabyAI
 from hardwon.runtime.environments.textworld import TextWorldExpress
 from hardwon.runtime.environments.tools.environment import ToolEnvironment
@@ -47,13 +46,6 @@ def test_an_unknown_environment_lists_those_there_are():
         open_environment("textwrld")
 
 
-def test_all_games_are_described():
-    """By the environment they belong to."""
-    games = describe_environments()
-    assert "coin" in games["textworld"]
-    assert "GoToLocal" in games["babyai"]
-
-
 @pytest.mark.parametrize(
     ("name", "params"), [("bfcl", "choice=8"), ("bfcl", "choices=many"), ("alfworld", "folder=x"), ("miniwob", "a=1")]
 )
@@ -85,14 +77,6 @@ def test_an_environment_is_opened_with_its_defaults_or_what_is_given(monkeypatch
 def test_choices_of_scienceworld_are_on_or_off():
     with pytest.raises(ConfigError, match="choices is '2'"):
         open_environment("scienceworld", params="choices=2")
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_the_games_of_a_package_are_listed_if_it_is_installed(monkeypatch, installed):
-    monkeypatch.setattr(environments, "find_spec", lambda package: object() if installed else None)
-    games = describe_environments()
-    assert [bool(games[name]) for name in ("textworld", "bfcl", "alfworld")] == [installed] * 3
-    assert games["wiki"] == ["1", "2", "3", "4"]
 
 
 def test_only_an_environment_with_folds_of_its_own_counts_its_seeds(rooms):

@@ -9,7 +9,7 @@ from hardwon.memory import Diagnosis, Item, Recollection, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Hit
 from hardwon.runtime import Agent
-from hardwon.runtime.guidance.base import Hint, RetrievalGuidance, find_occasion, forbidden_in
+from hardwon.runtime.guidance.base import Hint, RetrievalGuidance, forbidden_in
 from hardwon.runtime.guidance.gated import GatedRetrieval
 from hardwon.runtime.guidance.generated import MAX_TEXT, PromptedGuidance
 from hardwon.runtime.interfaces.types import Context
@@ -48,20 +48,6 @@ def agent(script, library, rooms, guidance, *actions, **settings):
 
 
 # -- when
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"steps": 0, "new_situation": True, "replan": None, "was_guided": False}, "start"),
-        ({"steps": 3, "new_situation": True, "replan": None, "was_guided": False}, "situation"),
-        ({"steps": 3, "new_situation": False, "replan": "in circles", "was_guided": True}, "trouble"),
-        ({"steps": 3, "new_situation": False, "replan": None, "was_guided": True}, None),
-    ],
-)
-def test_guidance_is_asked_at_the_start_in_a_new_situation_and_after_trouble(asked, why):
-    """systems.md §7.4: guidance trigger: episode start, new cluster, diagnosis event."""
-    assert find_occasion(**asked) == why
 
 
 def test_what_was_said_in_a_situation_stands_until_there_is_trouble(script, library, rooms):

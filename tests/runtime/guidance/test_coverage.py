@@ -1,5 +1,7 @@
 """What needs no line in a hint: what the run has done, and what a remedy says better."""
 
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Hit, Item, Reasons, Recollection, State, Step
@@ -68,6 +70,30 @@ def test_a_fix_is_shown_until_the_call_was_made(history, shown):
 @pytest.mark.parametrize(("history", "shown"), [((), True), (("check(order=5)",), False), ((CARD,), False)])
 def test_a_precondition_is_shown_until_it_is_met(history, shown):
     assert bool(show(PRECONDITION, history=[take(action) for action in history])) is shown
+
+
+@pytest.mark.parametrize(
+    ("history", "shown"),
+    [((), True), ((GIFT,), False), (('refund(order="A-1", to="bank")',), False), (('mail(order="A-1")',), True)],
+)
+def test_what_was_done_for_a_thing_is_not_recommended_with_another_value(history, shown):
+    done = [take(action) for action in history]
+    assert bool(show(take(GIFT, return_to_go=1.0), history=done, observation="A-1, gift_card")) is shown
+    other = take('refund(order="B-2", to="gift_card")', return_to_go=1.0)
+    assert show(other, history=[take('refund(order="A-1", to="bank")')], observation="B-2, gift_card")
+
+
+def test_what_a_remedy_says_is_not_recommended_with_another_value_once_it_was_made():
+    choice = replace(FIX, title="In `ship`", steps=("ship(method={1})",), forbids="ship(method={1})")
+    other = take('ship(method="careful")', return_to_go=1.0)
+    done = [take('ship(method="express")')]
+    assert show(other, observation="careful", history=done)  # another parcel, maybe
+    assert not show(choice, other, observation="careful", history=done)
+
+
+def test_a_call_without_arguments_that_was_made_is_not_recommended():
+    assert show(take("submit()", return_to_go=1.0))
+    assert not show(take("submit()", return_to_go=1.0), history=[take("submit()")])
 
 
 def test_a_remedy_takes_the_place_of_other_lines_about_its_calls():

@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Outcome, Reasons, Recollection, State, Step
 from hardwon.memory.situations.actions import parse_action, pattern_of
-from hardwon.memory.situations.titles import WITH_FAILED_VALUES
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES, skill_title
 from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words
 from hardwon.runtime.guidance.abstraction import abstract_recollection
 from hardwon.runtime.guidance.base import lines_of
@@ -52,6 +52,21 @@ def test_a_title_ends_with_one_mark(title, line):
     assert render_item(Item("insight", title), HERE) == line
     for unless in ("on Sundays", "on Sundays."):
         assert render_item(Item("insight", title, when_not_to_use=unless), HERE) == f"{line} Not when: on Sundays."
+
+
+def test_a_step_that_is_repeated_is_said_once():
+    steps = ("find(order=8123)", *["read(order=8123)"] * 2, "refund(order=8123)")
+    skill = Item("skill", skill_title(steps), steps=steps, source="experience")
+    told = "`find(order=8123)`, then `read(order=8123)` (2 times), then `refund(order=8123)`"
+    assert render_item(skill, HERE) == f"- skill: {told} paid in such a situation."
+    assert told in skill.title
+
+
+@pytest.mark.parametrize(("hidden", "call"), [("77", "refund"), ("8123", "refund(order=8123)")])
+def test_a_call_that_failed_and_then_worked_with_other_values_is_named_once_in_full(hidden, call):
+    steps = (f"refund(order={hidden})", "find()", f"refund(order={hidden})")
+    remedy = Item("remedy", "Use it", steps=steps[1:], source="experience")
+    assert render_item(remedy, HERE) == f"- remedy: After `{call}` failed, `find()`, then `{call}` worked."
 
 
 def test_an_item_of_which_only_the_verb_would_remain_is_left_out():

@@ -22,8 +22,9 @@ from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.guidance.base import HintLine, hint_of
+from hardwon.runtime.integrations import tool_run
 from hardwon.runtime.integrations.tool_run import SOURCE
-from hardwon.runtime.loop import advisor, holdout
+from hardwon.runtime.loop import holdout
 from hardwon.runtime.loop.tuning import TUNING
 
 # ---- what the model is shown
@@ -122,7 +123,14 @@ def test_what_was_shown_is_booked_with_the_outcome(library, desk):
     assert [(usage["mode"], usage["outcome"]) for usage in library.items.usages(item)] == [("recalled", 1.0)]
 
 
-def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
+@pytest.fixture
+def measured(monkeypatch):
+    """All advice may be withheld from the first run on."""
+    monkeypatch.setattr(tool_run, "LOOP", replace(TUNING, measured_from=0))
+
+
+@pytest.mark.usefixtures("measured")
+def test_all_advice_is_now_and_then_held_back(library, desk, monkeypatch):
     """So that its worth can be told; never a guardrail."""
     item = library.add(Item("insight", "Book a table by the window", "Book a table.")).item_id
     monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=1.0))
@@ -131,12 +139,13 @@ def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
     assert [usage["mode"] for usage in library.items.usages(item)] == ["withheld"]
 
 
+@pytest.mark.usefixtures("measured")
 def test_the_seed_decides_what_is_held_back(tmp_path, desk, monkeypatch):
     """Two agents with equal libraries and different seeds draw different lots."""
     drawn = []
     for seed in (1, 2):
         lots: set[str] = set()
-        monkeypatch.setattr(advisor, "is_withheld", lambda lot, item, lots=lots: lots.add(lot) or False)
+        monkeypatch.setattr(holdout, "is_withheld", lambda lot, item, lots=lots: lots.add(lot) or False)
         with ExperienceLibrary.open(tmp_path / f"{seed}.db") as library:
             library.add(Item("insight", "Book a table by the window", "Book a table."))
             ran(library, desk, *BOOKS_SEVEN, seed=seed)

@@ -354,22 +354,6 @@ def test_a_warning_is_below_the_answer_of_the_call(library, desk, awaited):
     assert "seven is always taken" in answer.text
 
 
-def test_of_calls_made_together_only_the_forbidden_one_is_refused(library, desk):
-    library.add(GUARD)
-    both = calls(call("book", table=7), call("book", ref="2", table=8))
-    told = ran(library, desk, both, AIMessage("Done."), guardrails="block")
-    assert desk.booked == [8]
-    assert ["seven is always taken" in message.text for message in told.messages if message.type == "tool"] == [
-        True, False
-    ]  # fmt: skip
-
-
-def test_without_guardrails_nothing_is_refused(library, desk):
-    library.add(GUARD)
-    ran(library, desk, *BOOKS_SEVEN, guardrails=False)
-    assert desk.booked == [7]
-
-
 @pytest.mark.parametrize(
     ("name", "ref", "structured", "is_ruled_on"),
     [("book", "1", None, True), ("fly", "1", None, False), ("book", None, None, False), ("book", "1", {"a": 1}, False)],

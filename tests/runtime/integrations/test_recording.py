@@ -1,8 +1,12 @@
 """A run recorded as one episode: its draws, its ending, who wrote it, and what the library learns of it."""
 
+from typing import Any
+
 import pytest
 
 from hardwon.memory import Failure
+from hardwon.memory.errors import WrongType
+from hardwon.runtime import Agent, ExperienceMiddleware, FunctionEpisode, HardwonStore, RandomPolicy
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations import recording
 from hardwon.runtime.integrations.recording import begin_run, record_run
@@ -85,10 +89,10 @@ def test_calls_that_a_person_rejected_are_steps_whatever_was_answered_beside_the
     calls = [{"id": str(n), "name": "pay", "arguments": {"n": n}} for n in range(4)]
     answers = [("paid", False), (REJECTED, False), (REJECTED, True), (REJECTED, True)]
     told = [say("tool", text, answers=str(n), error=error) for n, (text, error) in enumerate(answers)]
-    run.add_rejections([say("assistant", calls=calls), *told])
+    run.add_unrun([say("assistant", calls=calls), *told])
     assert [step.action for step in run.episode.steps] == ["pay(n=2)", "pay(n=3)"]
     assert {step.diagnosis.failure for step in run.episode.steps} == {Failure.REJECTED}
-    run.add_rejections([say("assistant", calls=calls), *told])
+    run.add_unrun([say("assistant", calls=calls), *told])
     assert len(run.episode.steps) == 2
 
 
@@ -99,3 +103,16 @@ def test_it_is_said_once_that_runs_without_a_call_are_not_recorded(library, capl
         assert record_run(begin_run(library, "Pay Ada."), success=True, environment=environment) == ""
     (message,) = [entry.message for entry in caplog.records if "not recorded" in entry.message]
     assert message.startswith(f"{environment}: a run is not recorded, because it has no tool call")
+
+
+@pytest.mark.parametrize("given", ["support.db", None], ids=repr)
+@pytest.mark.parametrize("door", ["middleware", "store", "functions", "agent"])
+def test_a_path_is_no_library_in_any_door(rooms, given, door):
+    begin: Any = {
+        "middleware": ExperienceMiddleware,
+        "store": HardwonStore,
+        "functions": lambda library: FunctionEpisode(library, "Act."),
+        "agent": lambda library: Agent(RandomPolicy(), library, rooms()),
+    }[door]
+    with pytest.raises(WrongType, match=r"library is .*; give an open one"):
+        begin(given)

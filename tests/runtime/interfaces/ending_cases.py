@@ -34,6 +34,11 @@ LIMITS = [
 """Answers that a framework writes in the place of the model."""
 
 OPEN_ANSWERS = [
+    "I was not able to complete the refund because the API kept failing.", "The task could not be completed.", "TODO",
+    "I've hit my usage limit. Please try again tomorrow.", "I'm still waiting for the build to finish.",
+    "Unfortunately, I couldn't finish the migration.", "Je n'ai pas pu terminer la tâche.",
+    "処理を完了できませんでした。", "Sorry, I can't help with that.",
+    "No he podido completar la tarea.", "Ich konnte die Prüfung nicht abschließen.",
     "Should I proceed?", "Sure! Which account should I use?", "Proceed? [y/N]", "Soll ich fortfahren?", "是否继续？",
     "¿Cuál es su número de pedido?", "Voulez-vous que je continue ?", "Hello! How can I assist you?", "続けますか？",
     "I need more information.", "To continue, I need the tracking number.", "Please provide your customer ID.",
@@ -50,6 +55,9 @@ OPEN_ANSWERS = [
 ]  # fmt: skip
 """Whole texts that only ask, say what is to come or missing, or are empty."""
 CLOSED_ANSWERS = [
+    "The customer cannot be refunded because the ticket was flown; I told them so.",
+    "I couldn't find any open tickets.",
+    "I could not reproduce the error. It was fixed in 2.1.", "No he podido encontrar facturas de mayo.",
     "I've cancelled the order. Is there anything else I can help you with?", "What is a monad? A monoid.", "Yes",
     "Here is the translation: \"Soll ich fortfahren?\"", "Dear Bob,\nwhich account should I use?",
     "None of them match.",

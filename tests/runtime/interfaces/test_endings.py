@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from langgraph.errors import GraphInterrupt, GraphRecursionError
+from langgraph.errors import GraphInterrupt, GraphRecursionError, ParentCommand
+from langgraph.types import Command
 from tests.runtime.interfaces.ending_cases import COMPLETED_MESSAGES, COMPLETED_REASONS, UNFINISHED_MESSAGES
 
 from hardwon.runtime.integrations.tool_episode import normalize_message
@@ -51,6 +52,7 @@ def test_an_unknown_status_says_nothing_and_an_unknown_reason_to_stop_is_no_succ
         (GraphRecursionError("25"), "failed"),
         ("GraphInterrupt((Interrupt(value='ok?'),))", "unfinished"),
         ("CancelledError()", "unfinished"),
+        (ParentCommand(Command(goto="b")), "unfinished"),
         ("ValueError('no')", "failed"),
         ("", None),
         (None, None),

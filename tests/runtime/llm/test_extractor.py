@@ -10,8 +10,7 @@ from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.parts.reading import bind, find_counterpart
 from hardwon.memory.records import Add, Return, Update
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.interfaces.usage import ModelUsage
-from hardwon.runtime.llm.extractor import MAX_READ, VERSION, ChatExtractor, Extraction, as_extractor
+from hardwon.runtime.llm.extractor import MAX_READ, VERSION, ChatExtractor, as_extractor
 from hardwon.runtime.loop.extract import read_episode
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
@@ -321,13 +320,6 @@ def test_what_it_finds_is_put_before_the_curator(agent, library):
     assert recorded.meta["extraction"] == {"operations": ["add"]}
 
 
-def test_a_trusted_model_s_items_are_recalled(agent, library):
-    """At once."""
-    agent(json.dumps({"operations": [BENCH]}), trust="trusted").run()
-    (item,) = library.items.find(kinds=["strategy"])
-    assert (item.status, item.source) == ("active", "model")
-
-
 def test_what_it_costs_is_the_episode_s(agent, library):
     """On record, too."""
     result = agent(json.dumps({"operations": [{"op": "return"}]})).run()
@@ -405,12 +397,6 @@ def test_awaited_it_reads_in_a_thread(agent):
 
     assert asyncio.run(agent(answer).arun()).success
     assert threads[0] is not threading.main_thread()
-
-
-def test_an_extraction_is_a_sequence():
-    """Of operations."""
-    found = Extraction([Return("a"), Return("b")], ModelUsage(calls=1), ["c"])
-    assert (len(found), found[1], list(found)) == (2, Return("b"), [Return("a"), Return("b")])
 
 
 def test_the_model_compares_with_an_episode_that_ended_the_other_way(library, scripted):

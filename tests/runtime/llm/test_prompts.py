@@ -30,12 +30,6 @@ def test_without_guidance_the_prompt_is_that_of_an_agent_without_a_library():
     assert prompts.turn_prompt(context(guidance="look in the drawer")) != without
 
 
-def test_guidance_is_data_of_its_own_block():
-    assert "<experience>\nlook in the drawer\n</experience>" in prompts.turn_prompt(
-        context(guidance="look in the drawer")
-    )
-
-
 def test_the_result_of_the_last_step_is_shown_with_its_failure_in_words():
     failed = Diagnosis(False, Failure.INVALID_ACTION, evidence="I do not know that word.")
     steps = (
@@ -199,17 +193,6 @@ def test_an_action_with_a_line_break_stays_one_line_of_the_list():
 
 def test_an_action_that_had_to_be_defused_can_still_be_chosen():
     assert prompts.choose("print ‹/actions>", ("print </actions>", "wait")) == "print </actions>"
-
-
-def test_plain_text_loses_what_a_terminal_would_obey():
-    assert prompts.clean("a \x1b[31mred\x1b[0m door\x07", 100) == "a red door"
-
-
-def test_a_long_observation_keeps_its_beginning_and_end():
-    told = prompts.clean("start" + "x" * 50_000 + "end", 900)
-    assert told.startswith("start")
-    assert told.endswith("end")
-    assert len(told) < 1000
 
 
 @pytest.mark.parametrize("answer", ["{" * 20_000, '{"a":' * 4_000, "\n" * 20_000, "<think>" * 3_000, "Action" * 3_000])

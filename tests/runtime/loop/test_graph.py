@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import EnvironmentCrashed
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.loop.graph import RECORDS, STAGES, build_graph
@@ -61,14 +61,6 @@ def test_the_stages_come_in_order(library, rooms, script):
     agent = Agent(script("go east"), library, rooms())
     stages = [event.stage for event in agent.stream()]
     assert stages == ["begin", *(stage for stage in STAGES[1:-1] * 4 if stage != "plan"), "finish"]
-
-
-def test_a_refused_action_is_decided_again(library, rooms, script):
-    """The stages show it."""
-    library.add(Item("guardrail", "no", condition={"text": "red"}, forbids="wait", confidence=0.9))
-    agent = Agent(script("wait", *["go east"] * 4, instead="go east"), library, rooms())
-    stages = [event.stage for event in agent.stream()]
-    assert stages[5:10] == ["decide", "guard", "decide", "guard", "act"]
 
 
 def test_an_awaited_policy_is_awaited(library, rooms, script):

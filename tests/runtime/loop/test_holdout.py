@@ -6,6 +6,8 @@ from hardwon.memory import Item, Recollection
 from hardwon.memory.records import Hit
 from hardwon.memory.values.effects import Effects
 from hardwon.runtime.agent import Agent
+from hardwon.runtime.guidance.base import RetrievalGuidance
+from hardwon.runtime.loop.advisor import Advisor
 from hardwon.runtime.loop.holdout import DrawnItems, is_forced, is_withheld, without
 from hardwon.runtime.loop.tuning import TUNING
 
@@ -146,3 +148,24 @@ def test_what_hurts_in_this_world_has_its_trials_the_other_way_round():
     none, withheld = without(recollection, lambda ref: ref == "a", items.__getitem__)
     assert none.items == ()
     assert withheld == DrawnItems(("a", "b", "c"), masked=("b", "c"))
+
+
+def test_nine_of_ten_runs_that_measure_all_advice_have_all_of_it(library):
+    """The others measure each item that they would have been shown."""
+    items = tuple(Hit(Item("insight", name, id=name), 0.5, "") for name in "abc")
+    recollection = Recollection(items=(*items, Hit(GUARDRAIL, 0.5, "")), guardrails=(GUARDRAIL,))
+    advisor = Advisor(library, RetrievalGuidance(), is_trying=True)
+    drawn = Counter[tuple[str | None, int, tuple[str, ...]]]()
+    for n in range(2000):
+        kept, sources = advisor.withhold(recollection, f"e{n}", is_measured=True)
+        drawn[sources.advice, len(kept.items), sources.withheld] += 1
+    assert set(drawn) == {("shown", 4, ()), ("withheld", 0, ("a", "b", "c"))}
+    assert drawn["withheld", 0, ("a", "b", "c")] / 2000 == pytest.approx(TUNING.withhold, abs=0.02)
+    assert Counter(bool(advisor.withhold(recollection, f"e{n}")[1].withheld) for n in range(2000))[True] > 400
+
+
+def test_the_first_runs_of_an_own_agent_have_all_advice(library):
+    recollection = Recollection(items=tuple(Hit(Item("insight", name, id=name), 0.5, "") for name in "abc"))
+    advisor = Advisor(library, RetrievalGuidance(), is_trying=True)
+    drawn = [advisor.withhold(recollection, f"e{n}", is_measured=False) for n in range(200)]
+    assert drawn == [(recollection, DrawnItems())] * 200

@@ -13,7 +13,6 @@ from tests import warm
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.loop.graph import FORMER_MODULE, RECORDS
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 
 PATH = ("go east", "wait", "wait", "go east", "go west", "go east", "go east", "go east")
@@ -310,17 +309,6 @@ def test_a_crash_after_resuming_is_tried_again(start, rooms):
     assert (result.success, result.trajectory.meta["attempt"]) == (True, 1)
 
 
-def test_a_thread_may_be_used_again(start):
-    """The new episode begins afresh, whatever became of the old one."""
-    saver = InMemorySaver()
-    agent = start(saver)
-    first = agent.run(seed=3, thread_id="t")
-    second = agent.run(seed=3, thread_id="t")
-    assert first.trajectory.id != second.trajectory.id
-    assert first.trajectory.steps == second.trajectory.steps
-    assert agent.library.episodes.count() == 2
-
-
 @pytest.mark.parametrize("serde", [None, jsonplus.JsonPlusSerializer(allowed_msgpack_modules=None)])
 def test_checkpoints_are_read_without_a_warning(start, caplog, monkeypatch, serde):
     """Our records are told to LangGraph's serializer, whether it lets in everything or nothing."""
@@ -333,20 +321,6 @@ def test_checkpoints_are_read_without_a_warning(start, caplog, monkeypatch, serd
         assert agent.resume("t").trajectory == expected
         interrupt(start(saver), 15)
         assert agent.resume("t").success
-    assert caplog.messages == []
-
-
-def test_checkpoints_of_earlier_versions_are_read(start, caplog, monkeypatch):
-    """They name the records by the module that is a package now."""
-    monkeypatch.setattr(jsonplus, "_warned_blocked_types", set())
-    saver = InMemorySaver(serde=jsonplus.JsonPlusSerializer(allowed_msgpack_modules=None))
-    with monkeypatch.context() as former:
-        for record in RECORDS:
-            if record.__module__.startswith(FORMER_MODULE):
-                former.setattr(record, "__module__", FORMER_MODULE)
-        interrupt(start(saver), 15)
-    with caplog.at_level(logging.WARNING):
-        assert start(saver).resume("t").success
     assert caplog.messages == []
 
 

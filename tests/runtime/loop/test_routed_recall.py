@@ -9,7 +9,13 @@ from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Item, Outcome
 from hardwon.memory.errors import ConfigError, LibraryUnreachable
 from hardwon.memory.records import Hit
 from hardwon.runtime import Agent
-from hardwon.runtime.loop.routed_recall import STORES, RoutedRecall, combine_estimates, merge_recollections
+from hardwon.runtime.loop.routed_recall import (
+    STORES,
+    MergedRecall,
+    RoutedRecall,
+    combine_estimates,
+    merge_recollections,
+)
 
 from .rows import fake_library
 
@@ -58,35 +64,6 @@ def test_no_store_is_used_where_none_helps():
     assert routed.limit_to({"A": False}) is library
 
 
-def test_without_other_stores_the_own_library_answers_alone(tmp_path):
-    """Degenerate case, row 54: the same answer as that of the library."""
-    with ExperienceLibrary.open(tmp_path / "own.db") as library:
-        remember(library, "open door", 1.0)
-        actions = {"open door": "", "wait": ""}
-        routed = RoutedRecall(library, {})
-        library.recall(NOW, actions=actions)  # from now on the situation is a known one
-        assert routed.recall(NOW, actions=actions) == library.recall(NOW, actions=actions)
-        assert routed.recall(NOW, k=1, budget_tokens=99) == library.recall(NOW, k=1, budget_tokens=99)
-
-
-def test_the_order_of_stores_does_not_matter(tmp_path):
-    """Invariance, row 54."""
-    with (
-        ExperienceLibrary.open(tmp_path / "own.db") as own,
-        ExperienceLibrary.open(tmp_path / "a.db") as a,
-        ExperienceLibrary.open(tmp_path / "b.db") as b,
-    ):
-        remember(a, "open door", 1.0)
-        remember(b, "open door", 0.0)
-        remember(b, "break glass", 1.0)
-        actions = {"open door": "", "break glass": ""}
-        one = RoutedRecall(own, {"a": a, "b": b}).recall(NOW, actions=actions)
-        other = RoutedRecall(own, {"b": b, "a": a}).recall(NOW, actions=actions)
-        assert one == other
-        assert one.estimates["open door"].n == 2
-        assert one.estimates["open door"].value == 0.5
-
-
 def test_estimates_count_as_much_as_the_steps_behind_them():
     """Worked example: 0 from 1 step and 1 from 3 steps is 0.75."""
     merged = combine_estimates([Estimate(0.0, 1, "own"), None, Estimate(1.0, 3, "far")])
@@ -127,7 +104,7 @@ def test_nothing_of_another_store_gets_credit_in_the_own_library(tmp_path):
     with ExperienceLibrary.open(tmp_path / "own.db") as own, ExperienceLibrary.open(tmp_path / "far.db") as far:
         remember(far, "open door", 1.0)
         far.add(Item(kind="strategy", title="Open the door."))
-        found = RoutedRecall(own, {"far": far}).recall(NOW, actions={"open door": ""})
+        found = MergedRecall(own, {"far": far}).recall(NOW, actions={"open door": ""})
         assert found.steps
         assert found.items
         assert all(hit.what.id is None for hit in found.steps)
@@ -191,12 +168,12 @@ def test_a_store_that_is_down_does_not_stop_the_own_library(tmp_path, caplog):
         remember(library, "open door", 1.0)
         library.recall(NOW, actions=actions)
         down: Any = SimpleNamespace(recall=fail)
-        found = RoutedRecall(library, {"down": down}).recall(NOW, actions=actions)
+        found = MergedRecall(library, {"down": down}).recall(NOW, actions=actions)
         assert found.estimates == library.recall(NOW, actions=actions).estimates
         assert found.estimates["open door"].n
         assert "nothing is recalled from down: the server does not answer" in caplog.text
         with pytest.raises(LibraryUnreachable):
-            RoutedRecall(down, {"down": library}).recall(NOW, actions=actions)
+            MergedRecall(down, {"down": library}).recall(NOW, actions=actions)
 
 
 def test_an_episode_counts_as_one_without_a_store_that_was_down(workshop, tmp_path):

@@ -248,7 +248,3 @@ def test_a_plan_survives_a_checkpoint(half_done):
 def test_a_planner_that_asks_a_model_waits(planner, waits):
     """An asynchronous loop runs it in a thread."""
     assert planner.waits is waits
-
-
-def test_the_steps_of_an_item_are_numbered_on():
-    assert [step.number for step in build_steps(skill("bake", "open oven", "take pie"), 3)] == [3, 4]

@@ -133,25 +133,6 @@ def test_what_the_library_learns_of_a_run(agent, library):
     assert [usage["outcome"] for usage in library.items.usages(bad) if usage["mode"] == "followed"] == [0.0]
 
 
-def test_a_plan_is_refused_before_anything_runs(agent, library, workshop):
-    """systems.md §3: task-granularity guardrail rejects a plan at planning time, with no call of the environment."""
-    library.add(skill())
-    library.add(
-        Item(
-            "guardrail",
-            "no pickaxes",
-            condition=NOTHING_YET,
-            forbids="craft pickaxe",
-            granularity="task",
-            confidence=0.9,
-        )
-    )
-    world, policy = workshop(), Obedient()
-    agent(policy, world=world).run()
-    assert all(context.plan is None for context in policy.seen)
-    assert set(world.ran) == {"rest"}
-
-
 TABLE_LATE = ("gather wood", "craft pickaxe", "mine stone")
 """Wrong: a table is needed first."""
 

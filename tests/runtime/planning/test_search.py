@@ -1,7 +1,6 @@
 """Search by PUCT in imagined actions (AlphaMath, arXiv:2405.03553), and the planner that follows it."""
 
 import math
-import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory import Estimate, ExperienceLibrary, Recollection, State
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, Context
 from hardwon.runtime.loop.clone_model import CloneModel
 from hardwon.runtime.planning.proposals import EstimatedActions
@@ -71,7 +70,7 @@ def test_the_search_finds_the_only_solution():
     root = Searcher(simulations=200).search(tree)
     assert select_path(root) == ("a", "b", "c")
     assert root.solved
-    assert len(tree.looks) == len(set(tree.looks))  # nothing is looked at twice
+    assert len(tree.looks) == len(set(tree.looks)) < 39  # nothing is looked at twice, nor after the solution
 
 
 @pytest.mark.parametrize("world", [Tree(("a",)), Tree()])
@@ -109,18 +108,6 @@ def test_the_order_of_the_proposals_does_not_matter():
     roots = [Searcher(simulations=30).search(tree) for tree in trees]
     assert trees[0].looks == trees[1].looks == trees[2].looks
     assert len({select_path(root) for root in roots}) == 1
-
-
-def test_priors_do_not_change_if_a_constant_is_added_to_all_estimates():
-    """Invariance: a softmax."""
-
-    def propose(shift):
-        estimates = {action: Estimate(value + shift, 5) for action, value in (("a", 0.1), ("b", 0.5), ("c", 0.3))}
-        context = Context(State("now"), ("a", "b", "c"), Recollection(estimates=estimates), rng=random.Random(1))
-        return [(d.action, round(d.why.extra["prior"], 9)) for d in EstimatedActions().propose(context, 2)]
-
-    assert propose(0.0) == propose(7.0)
-    assert [action for action, _ in propose(0.0)] == ["b", "c"]
 
 
 def test_priors_are_a_softmax_of_the_estimates():
@@ -248,15 +235,3 @@ def test_an_environment_that_does_not_repeat_itself_is_not_planned_in(workshop: 
         agent = Agent("episodic", library, Fickle(goal="pickaxe"), planner="search", max_steps=6, learn=False)
         agent.run(seed=0)
         agent.close()
-
-
-def test_an_unknown_planner_is_named():
-    with ExperienceLibrary.open(":memory:") as library, pytest.raises(UnknownName, match="search"):
-        Agent("episodic", library, None, planner="serach")  # type: ignore[arg-type]
-
-
-def test_the_search_ends_with_an_exact_solution():
-    """Of the 39 paths that there are, the rest is not looked at."""
-    tree = Tree()
-    assert Searcher(simulations=200).search(tree).solved
-    assert len(tree.looks) < 39

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from hardwon.memory import Diagnosis, Step
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
@@ -16,7 +15,7 @@ from hardwon.runtime.interfaces.usage import ModelUsage
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 from langchain_core.messages import AIMessage
 
-from .scripted_chat import ACTIONS, Awaiting, Refused, Scripted, action_of, asked, context, policy
+from .scripted_chat import Awaiting, Refused, Scripted, action_of, asked, context, policy
 
 # ---- what goes wrong
 
@@ -200,14 +199,3 @@ def test_lists_of_changes_are_answered_in_words():
     assert "1. eat apple" in asked(chat)
     assert len(chat._model.seen) == 2
     assert policy("go south", actions="changes").decide(context()).why.extra["attempts"] == 1
-
-
-def test_later_messages_have_the_changes_of_the_list():
-    chat = policy("eat apple", "go north", actions="changes")
-    first = context(thread="t")
-    chat.decide(first)
-    after = context(
-        thread="t", actions=ACTIONS[1:], history=(Step(first.state, "eat apple", first.state, Diagnosis(True)),)
-    )
-    assert chat.decide(after).action == "go north"
-    assert "No longer admissible:\n<gone>\neat apple\n</gone>" in asked(chat)

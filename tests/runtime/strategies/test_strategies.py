@@ -104,20 +104,6 @@ def test_a_learning_agent_tries_all_and_settles_on_the_best(library, workshop):
     agent.close()
 
 
-def test_an_interrupted_episode_goes_on_with_its_strategy(library, workshop):
-    from langgraph.checkpoint.memory import InMemorySaver
-
-    world = workshop(goal="table")
-    agent = Agent(
-        "episodic", library, world, strategies=[A, Strategy(name="B", policy="random")], checkpointer=InMemorySaver(),
-        max_steps=6, learn=False,
-    )  # fmt: skip
-    for event in agent.stream(seed=1, thread_id="t"):
-        if event.stage == "act":
-            break
-    assert agent.resume("t").trajectory.meta["strategy"] == "A"
-
-
 def test_a_chat_model_gets_the_settings_of_its_strategy(library, workshop, scripted, monkeypatch):
     from hardwon.runtime.policies import chat
 

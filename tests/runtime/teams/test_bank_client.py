@@ -2,14 +2,15 @@
 
 import asyncio
 import threading
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from tests.runtime.teams.conftest import Takes
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.bank import Entry
 from hardwon.runtime import AdmitAll, ToolEnvironment
-from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.reading import ReadingPolicy
 from hardwon.runtime.teams.sharing import (
     HOW,
@@ -23,29 +24,6 @@ from hardwon.runtime.teams.sharing import (
 from hardwon.runtime.teams.tuning import TUNING
 
 NOW = State("a library", task="find the spoon")
-
-
-@pytest.fixture
-def bank(library):
-    with library.admin.bank("find the spoon") as opened:
-        yield opened
-
-
-class Takes:
-    """A policy that takes its actions in turn, and remembers what it was shown."""
-
-    name = "takes"
-    reads: Literal["values", "text"] = "text"
-
-    def __init__(self, *actions):
-        self.actions, self.seen = list(actions), list[Context]()
-
-    async def adecide(self, context):
-        self.seen.append(context)
-        return Decision(self.actions.pop(0))
-
-    def decide(self, context):
-        return asyncio.run(self.adecide(context))
 
 
 def take(action="look", feedback="", after="a shelf"):

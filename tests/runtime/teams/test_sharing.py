@@ -4,16 +4,16 @@ import asyncio
 import random
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 import pytest
 from hypothesis import given, strategies as st
 from langchain_core.tools import StructuredTool
+from tests.runtime.teams.conftest import Takes
 
 from hardwon.memory import Diagnosis, Recollection, State, Step
 from hardwon.memory.bank import Entry
 from hardwon.runtime import AdmitAll, AdmitNone, Agent, ChatPolicy, EpisodicPolicy, Team, ToolEnvironment
-from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.llm.prompts import system_prompt, turn_prompt
 from hardwon.runtime.teams.sharing import (
@@ -29,30 +29,6 @@ from hardwon.runtime.teams.sharing import (
 from hardwon.runtime.teams.tuning import TUNING
 
 KEY = "read(page=3) -> the third page says that the spoon is in the drawer beside the big stove"
-
-
-@pytest.fixture
-def bank(library):
-    """A bank of one task."""
-    with library.admin.bank("find the spoon") as opened:
-        yield opened
-
-
-class Takes:
-    """A policy that answers in turn and remembers what it was shown."""
-
-    name = "takes"
-
-    def __init__(self, *actions: str, reads: Literal["values", "text"] = "text") -> None:
-        self.actions, self.seen = list(actions), list[Context]()
-        self.reads: Literal["values", "text"] = reads
-
-    async def adecide(self, context):
-        self.seen.append(context)
-        return Decision(self.actions.pop(0))
-
-    def decide(self, context):
-        return asyncio.run(self.adecide(context))
 
 
 def step(action="read(page=3)", told="the third page says that the spoon is in the drawer", t=0, **changes):

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
-from hardwon.runtime.teams.chat_roles import ChatSummary, ChatTeamJudge
+from hardwon.runtime.teams.chat_roles import ChatTeamJudge
 from hardwon.runtime.teams.sharing_policy import NAMES, SharingInput, compute_features, extract_words, max_similarity
 from hardwon.runtime.teams.tuning import TUNING
 
@@ -58,18 +57,6 @@ def test_likeness_is_the_largest_share_of_words_in_common():
     assert max_similarity("open the red drawer", []) == 0.0
     assert max_similarity("red drawer", ["blue cup", "red drawer"]) == 1.0
     assert max_similarity("red drawer", ["red cup"]) == pytest.approx(1 / 3)
-
-
-def test_features_speak_of_the_task_the_keys_and_the_step():
-    """systems.md §4: decision with context of query + existing keys + step."""
-    fresh, again = named(STEP), named(replace(STEP, keys=(STEP.key,)))
-    assert fresh["of the task"] > named(replace(STEP, task="bake bread"))["of the task"] == 0.0
-    assert (fresh["same as a key"], again["same as a key"], again["same action"], again["like a key"]) == (0, 1, 1, 1)
-    assert named(replace(STEP, cost=3.0))["cost"] == 1.0
-    kinds = [name for name, value in fresh.items() if name.startswith("kind") and value]
-    assert kinds == [
-        name for name, value in named(replace(STEP, action="read(page=9)")).items() if "kind" in name and value
-    ]
 
 
 def test_weights_of_zero_are_undecided_and_sampling_is_by_probability():
@@ -133,15 +120,6 @@ def test_a_step_cannot_end_its_block(scripted):
     assert str(model.seen[0]).count("</feedback>") == 1
 
 
-def test_a_chat_model_s_summary_is_cut_and_the_rule_s_stands_without_one(scripted):
-    state = State("a library", task="find the spoon")
-    step = Step(state, "read(page=3)", replace(state, feedback="in the drawer"), Diagnosis(True))
-    summary = ChatSummary(scripted("word " * 50, RuntimeError("no")))
-    assert asyncio.run(summary(step)) == " ".join(["word"] * 20)
-    assert asyncio.run(summary(step)) == "read(page=3) -> in the drawer"
-    assert summary.usage.calls == 2
-
-
 @pytest.mark.parametrize(("said", "number"), [("2", 1), ("Answer 1.", 0), ("9", None), ("neither", None)])
 def test_a_judge_chooses_a_number_or_leaves_it_to_the_vote(scripted, said, number):
     assert asyncio.run(ChatTeamJudge(scripted(said))("a task", ["Rome", "Oslo"])) == number
@@ -200,13 +178,3 @@ def test_no_decision_is_certain():
     x = np.ones(len(NAMES))
     sure = LogisticAdmission(x * 99).probability(x)
     assert sure == LogisticAdmission(x).probability(x * 99) < 1.0
-
-
-@pytest.mark.parametrize(("feedback", "shown"), [("It creaks.", "It creaks."), ("", "You are upstairs.")])
-def test_a_summary_is_made_of_the_message_of_a_step_or_else_of_what_is_seen(scripted, feedback, shown):
-    model = scripted("the key")
-    step = Step(State("a hall"), "go up", State("You are upstairs.", feedback=feedback), Diagnosis(True))
-    summary = ChatSummary(model)
-    assert asyncio.run(summary(step)) == "the key"
-    assert f"<observation>\n{shown}\n</observation>" in model.seen[0][1].content
-    assert summary._model.name == "Scripted"

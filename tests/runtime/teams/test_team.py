@@ -344,14 +344,13 @@ def test_entries_are_promoted_only_if_that_is_asked_for(team):
     assert team(reads(1, 2, 3), reads(3, 2, 1), learn=True).run("a task").promoted == ()
 
 
-def test_a_value_is_made_by_the_team_or_else_by_its_admission():
+def test_a_value_is_made_by_the_admission_if_it_can():
     class Admission(AdmitAll):
         def value(self, steps):
             return "by the admission"
 
     agents: list[Any] = [None]
     assert Team(agents, admission=Admission())._value([]) == "by the admission"
-    assert Team(agents, admission=Admission(), value=lambda steps: "by the team")._value([]) == "by the team"
     assert Team(agents)._value is get_value
 
 

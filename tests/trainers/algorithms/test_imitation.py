@@ -30,11 +30,6 @@ GOOD = Diagnosis(True, Failure.NONE)
 MEMORY = 9
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 def walk(*places, id="a", success=True, failed=()):
     """A trajectory through these places; the action is to go to the next. Steps in `failed` were refused."""
     states = [State(f"place {place}") for place in places]

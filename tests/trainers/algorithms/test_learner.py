@@ -29,11 +29,6 @@ SHAPE = TinyConfig(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
 EVERYTHING = LossSettings(old="trainer", kl=0.3, entropy=0.1)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def model():
     """Two layers in float64, weights large enough that tokens differ."""

@@ -4,7 +4,7 @@ Each user is tried in the example of its own, with what feeds it removed.
 """
 
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.parsing import as_dict
+from hardwon.trainers.config.sources import list_settings
 
 ROOT = Path(__file__).parents[3]
 PLACES: dict[str, tuple[str, Any]] = {
@@ -35,7 +36,7 @@ DEMONSTRATED = [
     for name, card in cards.items()
     if card.demonstrations
 ]
-JUDGED = [name for name, card in PARTS.list_cards("source").items() if "judge" in get_type_hints(card.part)]
+JUDGED = [name for name, card in PARTS.list_cards("source").items() if "judge" in list_settings(card.part)]
 
 
 @pytest.fixture(autouse=True)

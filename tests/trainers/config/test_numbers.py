@@ -1,7 +1,6 @@
 """Every number of the settings has bounds: a value far outside of them is refused with its path."""
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
@@ -13,6 +12,7 @@ from hardwon.trainers.config import bounds
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import TrainConfig
+from hardwon.trainers.config.sources import list_settings
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
 from hardwon.trainers.roles.guides.role import GuideSettings
@@ -28,6 +28,7 @@ PLACES: dict[str, Any] = {
     "tasks.sampler": PARTS.list_cards("sampler"),
     "roles.policy.shape": PARTS.list_cards("shaper"),
     "roles.policy.extra": PARTS.list_cards("extra"),
+    "roles.policy.sources": PARTS.list_cards("source"),
     "roles.policy.loss.terms": PARTS.list_cards("term"),
     "roles.policy.credit": PARTS.list_cards("estimator"),
 }
@@ -63,8 +64,6 @@ def list_paths() -> list[tuple[str, bool]]:
     paths = [*walk_sections(TrainConfig, "")]
     for role, kind in ROLES.items():
         paths += walk_sections(kind, f"roles.{role}.settings")
-    for source, card in PARTS.list_cards("source").items():
-        paths += walk_sections(card.part, f"roles.policy.sources.{source}")
     for place, cards in PLACES.items():
         for name, card in cards.items():
             paths += [(f"{place}.{name}.{number}", whole) for number, whole in list_own(card.part)]
@@ -74,8 +73,7 @@ def list_paths() -> list[tuple[str, bool]]:
 def list_own(function: Any) -> list[tuple[str, bool]]:
     """The numbers among the keyword-only arguments of a function or a class, and whether they are whole."""
     hints = get_type_hints(getattr(function, "__init__") if isinstance(function, type) else function)  # noqa: B009
-    parameters = inspect.signature(function).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    names = list_settings(function)
     return [(name, int in (hints[name], *get_args(hints[name]))) for name in names if is_number(hints[name])]
 
 
@@ -97,12 +95,8 @@ def build(path: str, value: Any) -> dict[str, Any]:
     if "extra" in parts:
         made["roles"]["policy"]["loss"] = {"kind": "imitation"}
     if "sources" in parts:  # what a source needs besides
-        needed = {
-            field.name
-            for field in dataclasses.fields(PARTS.get("source", parts[3]))
-            if field.default is dataclasses.MISSING
-        }
-        place |= dict.fromkeys(needed, "policy")
+        settings = list_settings(PARTS.get("source", parts[3])).items()
+        place |= {name: "policy" for name, parameter in settings if parameter.default is parameter.empty}
     return made
 
 

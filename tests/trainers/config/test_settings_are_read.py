@@ -20,7 +20,7 @@ from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
 from hardwon.trainers.roles.guides.role import GuideSettings
 from hardwon.trainers.trainer import train
-from hardwon.trainers.workers import opening, ray_cluster
+from hardwon.trainers.workers import pool
 
 SECTIONS: list[Any] = [
     *(
@@ -94,9 +94,9 @@ def open_remote_engines(monkeypatch, tmp_path):
 def open_workers(monkeypatch):
     """Open rollout workers, for which a run needs Ray."""
     cluster = SimpleNamespace(put=lambda value: value)
-    monkeypatch.setattr(ray_cluster, "RayCluster", lambda workers: cluster)
+    monkeypatch.setattr(pool, "RayCluster", lambda workers: cluster)
     config = of({**SETTINGS, "rollouts": {"workers": 2}})
-    opening.open_pool(SimpleNamespace(config=config, tokenizer=None, context=None, engine=None, out=Path()))
+    pool.open_pool(SimpleNamespace(config=config, tokenizer=None, context=None, engine=None, out=Path()))
 
 
 def test_every_setting_is_read(reads, monkeypatch, tmp_path):

@@ -24,10 +24,10 @@ from hardwon.memory.errors import (
     UnknownName,
 )
 from hardwon.trainers.algorithms.samples import Sample, pack_samples
-from hardwon.trainers.engines import remote, server
+from hardwon.trainers.engines import server, vllm_client
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
-from hardwon.trainers.engines.remote import write_adapter
+from hardwon.trainers.engines.served_weights import write_adapter
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.models.adapters import add_adapter
@@ -39,7 +39,7 @@ TRIE = Trie([(10, 11, 2), (10, 12, 13, 2), (14, 2)])
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVllm]:
-    monkeypatch.setattr(server, "PAUSE_S", 0.0)
+    monkeypatch.setattr(vllm_client, "PAUSE_S", 0.0)
     with serving() as made:
         yield made
 
@@ -87,17 +87,17 @@ def test_greedy_takes_the_answer_with_the_highest_sum_not_the_likeliest_first_to
     """All places at which answers part are asked for, each with the same prompt before it."""
     logprobs = {(5,): {10: -0.5, 14: -1.0}, (5, 10): {11: -0.7, 12: -0.7}}
 
-    async def score(self, serving, prompt, ids):
+    async def score(self, adapter, prompt, ids):
         asked.append(prompt)
         return [logprobs[prompt][token] for token in ids]
 
     asked: list[Any] = []
-    monkeypatch.setattr(ServerEngine, "_score", score)
+    monkeypatch.setattr(vllm_client.VllmClient, "score", score)
     (one,) = served(engine, [Request((5,), allowed=TRIE, temperature=0.0)])
     assert sorted(asked) == [(5,), (5, 10)]
     assert one.tokens == (14, 2)
     assert one.mask == (True, False)
-    monkeypatch.setattr(remote, "MAX_PLACES", 1)
+    monkeypatch.setattr(server, "MAX_PLACES", 1)
     (other,) = served(engine, [Request((5,), allowed=TRIE, temperature=0.0)])
     assert other.tokens[0] == 10
 
@@ -263,7 +263,7 @@ def test_a_server_that_is_not_there_is_named(fake):
 
 
 def test_a_busy_server_is_asked_again(engine, fake):
-    engine._model, fake.faults = "tiny", [(503, "busy"), (429, "later")]
+    engine._client._model, fake.faults = "tiny", [(503, "busy"), (429, "later")]
     (one,) = served(engine, [Request((5,), max_tokens=2)])
     assert (len(one.tokens), len(completions(fake))) == (2, 3)
 
@@ -299,7 +299,7 @@ def test_a_server_too_old_to_tell_chosen_tokens_is_named(engine, fake):
 
 def test_the_key_is_sent(fake):
     made = ServerEngine(fake.url, None, api_key="secret")
-    assert made._headers["Authorization"] == "Bearer secret"
+    assert made._client.headers["Authorization"] == "Bearer secret"
     made.close()
 
 
@@ -356,8 +356,8 @@ ANSWERS = {
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PAUSE_S", 0.0)
-    monkeypatch.setattr(server, "MOST_BYTES", 250_000)
+    monkeypatch.setattr(vllm_client, "PAUSE_S", 0.0)
+    monkeypatch.setattr(vllm_client, "MOST_BYTES", 250_000)
 
 
 @pytest.mark.parametrize("name", ANSWERS)

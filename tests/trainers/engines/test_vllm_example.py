@@ -55,7 +55,6 @@ STAGE_1 = (
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Trains the example: `run(base, *overrides)` returns the samples of each iteration."""
-    torch.set_num_threads(1)
     batches: list[list[Sample]] = []
     play = Player.play
 

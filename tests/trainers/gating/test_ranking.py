@@ -29,7 +29,6 @@ HERE = Context(State("You are in a room.", task="Find the coin."), ACTIONS, thre
 
 def make_ranker(trained):
     """A ranker whose adapter is a no-op, or has some weights."""
-    torch.set_num_threads(1)
     model = add_adapter(build_chat_model(TOKENIZER), "policy", 2)
     if trained:
         torch.manual_seed(1)

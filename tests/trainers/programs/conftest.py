@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 import pytest
-import torch
 from tests.trainers.folder_base import save_base
 
 AGENT = """
@@ -25,7 +24,6 @@ client.post("/outcome", body={"outcome": len("".join(texts)) % 2}, cast_to=objec
 
 @pytest.fixture
 def base(tmp_path):
-    torch.set_num_threads(1)
     return save_base(tmp_path / "base")
 
 

@@ -8,10 +8,10 @@ import openai
 import pytest
 import torch
 from tests.trainers.folder_base import CHATML, build_chat_model, build_chat_tokenizer
+from tests.trainers.scripted_engine import Scripted
 
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.samples import pack_samples
-from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.programs.gateway import Gateway
 from hardwon.trainers.programs.prompts import ProgramPrompts
@@ -26,26 +26,6 @@ TOOLS: Any = [
 ]
 REWRITES = CHATML.replace("message['content'] +", "message['content'].split('</think>')[-1] +")
 """A template that drops thoughts of earlier answers."""
-
-
-class Scripted:
-    """An engine whose answers are given."""
-
-    def __init__(self, tokenizer, *answers, ends=True):
-        self.tokenizer, self.answers, self.ends, self.requests = tokenizer, [*answers], ends, []
-
-    async def generate(self, request):
-        self.requests.append(request)
-        ids = self.tokenizer(self.answers.pop(0), add_special_tokens=False).input_ids
-        tokens = (*ids, *(request.stop if self.ends else ()))
-        n = len(tokens)
-        return Completion(tokens, (-1.0,) * n, (True,) * n, (None,) * n, 1)
-
-    async def begin(self, session):
-        pass
-
-    async def end(self, session):
-        pass
 
 
 def serve(engine, tokenizer, scenario, **options):

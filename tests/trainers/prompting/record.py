@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hardwon.runtime.llm.conversation import Conversation
+from hardwon.runtime.llm.tool_messages import build_messages, list_tools
 from hardwon.trainers.prompting.chat import ChatFormat
 
 
@@ -23,8 +24,9 @@ class _Segment:
 
 def compare_record(prompts: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
     """Return the differences between the tokens of a conversation and those of its rendered messages."""
-    recorded = _cut(prompts.parts(conversation), prompts.template.controls)
-    rendered = _cut([(prompts.render(conversation), False)], prompts.template.controls)
+    parts = ((tokens, n % 2 == 1) for n, tokens in enumerate(prompts.parts(conversation)))
+    recorded = _cut(parts, prompts.template.controls)
+    rendered = _cut([(render(prompts, conversation), False)], prompts.template.controls)
     name = prompts.tokenizer.convert_ids_to_tokens
     differences: list[str] = []
     for n, (first, other) in enumerate(zip(recorded, rendered, strict=False)):
@@ -37,6 +39,15 @@ def compare_record(prompts: ChatFormat, conversation: Conversation) -> tuple[str
     if len(recorded) != len(rendered):
         differences.append(f"recorded {len(recorded)} control tokens, rendered {len(rendered)}")
     return tuple(differences)
+
+
+def render(prompts: ChatFormat, conversation: Conversation) -> tuple[int, ...]:
+    """Return the tokens of the messages of a conversation, as a server without a record would send them."""
+    tools = list_tools(conversation) if conversation.tools and prompts.template.tools else ()
+    plain = [{"role": role, "content": text} for role, text in conversation.messages()]
+    system, first, *rest = build_messages(conversation) if tools else plain
+    messages = [*prompts.template.begin(system["content"], first["content"]), *rest]
+    return prompts.template.render_chat(messages, tools=tools)
 
 
 def _cut(parts: Iterable[tuple[Sequence[int], bool]], controls: frozenset[int]) -> list[_Segment]:

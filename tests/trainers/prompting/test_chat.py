@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from tests.trainers.folder_base import CHATML, SPECIAL, build_chat_tokenizer
-from tests.trainers.prompting.record import compare_record
+from tests.trainers.prompting.record import compare_record, render
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn, ConfigError
@@ -97,7 +97,7 @@ def test_a_replaced_answer_is_encoded_as_prompt():
 def test_the_record_equals_a_rendering_of_the_whole_conversation():
     """With answers as the tokenizer writes them, id by id."""
     _, chat = play(4, lambda n: ("go east", "go east", PROMPTS.text("go east")))
-    assert PROMPTS.open_prompt(chat, make_context()) == PROMPTS.template.render(chat.messages())
+    assert PROMPTS.open_prompt(chat, make_context()) == render(PROMPTS, chat)
 
 
 def test_the_comparison_finds_what_differs():

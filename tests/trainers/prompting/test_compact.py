@@ -26,21 +26,22 @@ def make_episode(turns=3, **why):
     return Trajectory("find the prize", steps, True, id="e")
 
 
-def test_the_conversation_s_prompt_is_the_transcript():
-    steps, log = make_episode().steps, Conversations()
+def test_the_conversation_s_prompt_is_that_of_the_rows():
+    rows, steps, log = PROMPTS.rows(make_episode()), make_episode().steps, Conversations()
     for n, step in enumerate(steps):
         context = Context(step.pre, history=steps[:n], thread="e")
         chat = log.advance(context)
-        assert PROMPTS.open_prompt(chat, context) == PROMPTS.prompt(steps[:n], step.pre, None)
-        Conversations.answer(chat, "go east", PROMPTS.text("go east"))
+        assert PROMPTS.open_prompt(chat, context) == rows[n].prompt
+        Conversations.answer(chat, step.action, PROMPTS.text(step.action))
 
 
 def test_an_episode_that_began_elsewhere_is_read_from_its_steps():
+    """With the hint that each step records, and none at the open one."""
     steps = make_episode(memory="east is best").steps
     context = Context(steps[2].pre, history=steps[:2])
-    assert PROMPTS.open_prompt(Conversations().advance(context), context) == PROMPTS.prompt(
-        steps[:2], steps[2].pre, None
-    )
+    said = words(PROMPTS.open_prompt(Conversations().advance(context), context))
+    turns = [f"<memory> east is best <see> find {name} . <at> {name} <act> go east <end>" for name in ("red", "blue")]
+    assert said == f"<task> find prize . {' '.join(turns)} <see> find green . <at> green <act>"
 
 
 def test_a_hint_is_shown_again_in_a_second_attempt_at_the_same_step():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.trainers.folder_base import CHATML, HERMES, TOOL_MARKS, build_chat_tokenizer
-from tests.trainers.prompting.record import compare_record
+from tests.trainers.prompting.record import compare_record, render
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime.interfaces.types import Context
@@ -140,7 +140,7 @@ def test_any_other_template_has_tools_as_text(template):
     prompts = ChatFormat(build_chat_tokenizer(template, more=TOOL_MARKS))
     call = ('find(city="Rome")', None)
     chat, sent = play(call, prompts=prompts)
-    assert sent[-1] == prompts.template.render(chat.messages())
+    assert sent[-1] == render(prompts, chat)
     assert "one tool call as JSON" in prompts.tokenizer.decode(sent[0])
     assert prompts.call_form(chat) == PLAIN
     assert "written as text" in prompts.describe()
@@ -187,7 +187,7 @@ def test_calls_and_results_have_the_form_and_the_ids_only_grow():
 
 def test_the_record_equals_a_rendering_of_the_whole_conversation():
     chat, sent = play(('find(city="Rome")', None), ("wait()", None), hints=("east is best", None, "take table 4"))
-    assert sent[-1] == PROMPTS.render(chat)
+    assert sent[-1] == render(PROMPTS, chat)
     chat.turns[1].ids = PROMPTS.template.resume("another text")
     assert "another text" in compare_record(PROMPTS, chat)[0]
 

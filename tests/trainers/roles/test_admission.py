@@ -20,7 +20,7 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
 from hardwon.trainers.roles.admission_learning import Decided, Episode
-from hardwon.trainers.roles.base import Parts, Reader
+from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.registry import ROLES
 from hardwon.trainers.roles.trained import count_samples
 
@@ -31,11 +31,6 @@ SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, co
 STEP = SharingInput(
     "find the prize", ("go east -> you are in the blue room",), "go west", "go west -> you are in the red room", "red"
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 def made(adapter: int | None = 2, lr=0.05, **settings):
@@ -61,7 +56,6 @@ def send(role, *seeds):
 def test_it_is_registered_and_reads_beside_the_rollouts():
     role = ROLES["admission"](made()[0]._parts)
     assert isinstance(role, AdmissionRole)
-    assert isinstance(role, Reader)
 
 
 def test_a_decision_is_one_of_two_tokens_with_an_exact_probability():

@@ -1,16 +1,14 @@
-"""Learning what to share: credit by hand, and a world in which it is known what is worth sharing."""
+"""Learning what to share: credit by hand, and what moves the weights."""
 
 import random
 from dataclasses import replace
-from statistics import fmean
 
 import numpy as np
 import pytest
-from tests.trainers.shared_work import decides, play, train
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval.embedders import HashingEmbedder
-from hardwon.runtime.teams.sharing_policy import NAMES, LogisticAdmission, SharingInput, compute_features
+from hardwon.runtime.teams.sharing_policy import NAMES, LogisticAdmission, SharingInput
 from hardwon.trainers.roles.admission_learning import (
     AdmissionTrainer,
     Decided,
@@ -23,39 +21,7 @@ from hardwon.trainers.roles.admission_learning import (
     with_sparsity,
 )
 
-HELD_OUT = range(10_000, 10_050)
 X = np.zeros(len(NAMES))
-
-
-def measured(decide, teams=3):
-    """On held-out tasks: mean reward, and the share admitted of what is worth sharing and of what is not."""
-    rewards, admitted = [], {True: [0, 0], False: [0, 0]}
-    for world in HELD_OUT:
-        reward, log = play(decide, world, teams)
-        rewards.append(reward)
-        for line, admit, _ in log:
-            admitted[line.worth][0] += admit
-            admitted[line.worth][1] += 1
-    rates = {worth: n / max(1, of) for worth, (n, of) in admitted.items()}
-    total = sum(n for n, _ in admitted.values()) / sum(of for _, of in admitted.values())
-    return fmean(rewards), rates[True], rates[False], total
-
-
-def at_random(seed):
-    chance = random.Random(seed)
-    return lambda candidate: chance.random() < 0.4
-
-
-@pytest.fixture(scope="module", params=[(0, 1), pytest.param((2, 3, 4), marks=pytest.mark.slow)])
-def seeds(request):
-    """The seeds of training: two of the five, unless the slow tests run."""
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def trained(seeds):
-    """For each seed, an admission after some rounds on other tasks than those that are measured."""
-    return [train(seed) for seed in seeds]
 
 
 # -- credit
@@ -123,63 +89,6 @@ def test_a_target_that_cannot_be_held_is_refused():
         Sparsity(target=1.5)
 
 
-# -- what comes of it
-
-
-def test_it_shares_what_would_be_reused(trained, seeds):
-    """systems.md §4: held-out tasks, 5 seeds: P(admit | would be reused) / P(admit | not) > 2, about 1 for random."""
-    for seed, admission in zip(seeds, trained, strict=True):
-        _, worth, not_worth, _ = measured(decides(admission))
-        assert worth > 2 * max(not_worth, 1e-3), seed
-        _, worth, not_worth, _ = measured(at_random(seed))
-        assert 0.8 < worth / not_worth < 1.25, seed
-
-
-def test_it_is_worth_more_than_chance_than_sharing_all_and_than_sharing_nothing(trained, seeds):
-    """systems.md §4: reward above random, AddAll and no-memory, 5 seeds."""
-    everything, nothing = measured(lambda _: True)[0], measured(lambda _: False)[0]
-    for seed, admission in zip(seeds, trained, strict=True):
-        assert measured(decides(admission))[0] > max(everything, nothing, measured(at_random(seed))[0]), seed
-
-
-@pytest.mark.parametrize("teams", [2, 5, 10])
-def test_trained_with_three_teams_it_works_with_others(trained, teams):
-    """systems.md §4: trained K=3, run K=2, 5 (and 10) without retraining, reward >= AddAll."""
-    everything = measured(lambda _: True, teams)[0]
-    assert all(measured(decides(admission), teams)[0] >= everything for admission in trained)
-
-
-def test_by_default_it_shares_some_and_not_all(trained):
-    """systems.md §4: sparsity: default within 10-90%."""
-    assert all(0.1 < measured(decides(admission))[3] < 0.9 for admission in trained)
-
-
-def test_without_a_price_everything_is_shared(seeds):
-    """systems.md §4: sparsity: lambda = 0 admits > 95%."""
-    assert all(measured(decides(train(seed, price=0.0, rate=0.0, rounds=20)))[3] > 0.95 for seed in seeds)
-
-
-def test_a_price_above_what_reuse_pays_shares_nothing():
-    """systems.md §4: lambda above beta times the reuse rate: the controller shuts."""
-    assert measured(decides(train(0, price=1.5, rate=0.0, rounds=20)))[3] < 0.02
-
-
-def test_an_exact_duplicate_is_less_probable(trained):
-    """systems.md §4: an exact duplicate of a stored key has lower pi(YES) after training."""
-    task = "collect all figures of the granite survey"
-    key = "read page 7 -> granite survey figure 7"
-    fresh = SharingInput(
-        task, ("read page 3 -> granite survey figure 3",), "read page 7", key, "granite survey figure 7"
-    )
-    again = replace(fresh, keys=(*fresh.keys, key))
-    for admission in trained:
-        assert admission.probability(compute_features(again)) < admission.probability(compute_features(fresh)) - 0.2
-
-
-def test_training_is_the_same_for_the_same_seed():
-    assert np.array_equal(train(3, rounds=5).weights, train(3, rounds=5).weights)
-
-
 def test_an_embedder_s_vectors_are_features_that_are_trained():
     admission = LogisticAdmission(embedder=HashingEmbedder(16), chance=random.Random(0))
     x = admission.features(SharingInput("find the coin", ("a key",), "look", "look -> a coin", "a coin"))
@@ -200,3 +109,22 @@ def test_nothing_to_learn_from_moves_nothing():
     admission = LogisticAdmission()
     assert AdmissionTrainer(admission).update([])["decisions"] == 0.0
     assert not admission.weights.any()
+
+
+def test_a_price_lowers_what_is_shared_and_moves_with_it():
+    """Two runs alike, and no step was pulled: the price alone makes sharing less probable."""
+    decisions = (Decided(X + 1.0, True, 0.5), Decided(X + 1.0, False, 0.5))
+    group = [[Episode(1.0, decisions)] * 2]
+    for price, weight in ((0.0, 0.0), (1.0, -0.1)):
+        trainer = AdmissionTrainer(LogisticAdmission(), Sparsity(target=0.4, begin=price, rate=0.01), lr=0.1)
+        assert trainer.update(group)["price"] == price
+        assert trainer.admission.weights[0] == pytest.approx(weight, abs=1e-6)
+        assert trainer.sparsity.price == pytest.approx(min(1.0, price + 26 * 0.01 * 0.1))
+
+
+@pytest.mark.parametrize(("usage_weight", "weight"), [(0.0, 0.0), (1.0, 0.1)])
+def test_a_step_that_was_pulled_is_shared_more(usage_weight, weight):
+    group = [[Episode(1.0, (Decided(X + 1.0, True, 0.5, used=True),))] * 2]
+    trainer = AdmissionTrainer(LogisticAdmission(), usage_weight=usage_weight, lr=0.1)
+    trainer.update(group)
+    assert trainer.admission.weights[0] == pytest.approx(weight, abs=1e-6)

@@ -22,11 +22,6 @@ from .test_admission import made, send
 HALL = State("You are in the hall.", task="find the prize")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 def sample(trace, *, prompt=(1, 2), completion=(3,), turn=0, role="guide"):
     n = len(completion)
     return Sample(prompt, completion, (-0.5,) * n, (True,) * n, (None,) * n, role, 1, "", "", "", trace, turn)

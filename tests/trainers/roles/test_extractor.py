@@ -26,11 +26,6 @@ SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, co
 GOOD, BAD, OTHER, NONE = "take coin", "go west", "go east", ""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 def episode(success=True):
     fine = Diagnosis(True)
     names = ("red", "blue", "red", "green")

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State
 from hardwon.memory.errors import ConfigError
@@ -28,12 +27,6 @@ from hardwon.trainers.roles.registry import check_settings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, episode
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
 
 # -- admission
 

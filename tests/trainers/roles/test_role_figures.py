@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from tests.trainers.roles.guides.test_guide import GOOD, group, guide, prepared, specs as list_specs
+from tests.trainers.roles.guides.test_guide import group, guide, prepared, specs as list_specs
 from tests.trainers.roles.test_extractor import ended
 
 from hardwon.trainers.roles.guides.credit import GuideCredit
@@ -75,8 +75,3 @@ def test_a_frozen_guide_needs_a_beginning():
     learner._first = None
     with pytest.raises(Exception, match="begin"):
         prepared(learner, list_specs([0]), frozen=True)
-
-
-def test_only_what_was_offered_is_said():
-    learner = guide()
-    assert GOOD in {spec.memory for n in range(4) for spec in prepared(learner, list_specs([0], salt=str(n)))}

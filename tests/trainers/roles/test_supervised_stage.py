@@ -35,11 +35,6 @@ PROMPTS = ChatFormat(TOKENIZER)
 KITCHEN = State("You are in the kitchen.", task="put things away")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 def walk(*steps, success=True):
     """An episode of (action, reward, whether it worked); each step leads to a state of its own."""
     states = [replace(KITCHEN, observation=f"{KITCHEN.observation} {'x' * n}") for n in range(len(steps) + 1)]

@@ -11,7 +11,7 @@ from hardwon.memory import ExperienceLibrary, Reasons, State, Step, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Add, Diagnosis, Failure
 from hardwon.runtime.guidance.lessons import render_lesson
-from hardwon.trainers.config.parsing import import_callable
+from hardwon.trainers.algorithms.catalog import import_named
 from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.teaching import mark_lessons, open_teacher, write_by_rules
@@ -179,4 +179,4 @@ def teach(trajectory):
 
 def test_a_teacher_that_is_not_there_is_named():
     with pytest.raises(UnknownName, match="teacher 'nowhere:teach' cannot be imported"):
-        import_callable("nowhere:teach", "settings.teacher")
+        import_named("nowhere:teach", "settings.teacher")

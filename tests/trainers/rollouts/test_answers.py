@@ -4,10 +4,10 @@ import asyncio
 from typing import Annotated, Any, Literal, cast
 
 import pytest
-import torch
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from pydantic import BaseModel, Field
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
+from tests.trainers.scripted_engine import Scripted
 
 from hardwon.memory import Failure, State
 from hardwon.runtime import Agent, ToolEnvironment
@@ -15,7 +15,7 @@ from hardwon.runtime.environments.calls import parse_call
 from hardwon.runtime.interfaces.types import Context, Info
 from hardwon.runtime.policies.chat import ChatPolicy
 from hardwon.trainers.algorithms.samples import pack_samples
-from hardwon.trainers.engines.base import Completion
+from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.grammar import CallForm
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -51,30 +51,7 @@ def open_tools() -> ToolEnvironment:
 
 @pytest.fixture
 def engine():
-    torch.set_num_threads(1)
     return LocalEngine(build_chat_model(TOKENIZER), TOKENIZER)
-
-
-class Scripted:
-    """An engine that answers with given texts; `...` at the end of one is an answer without an end token."""
-
-    def __init__(self, *texts: str) -> None:
-        self.texts = list(texts)
-        self.requests: list[Any] = []
-
-    async def generate(self, request: Any) -> Completion:
-        self.requests.append(request)
-        text = self.texts.pop(0)
-        tokens = PROMPTS.text(text.removesuffix("..."))
-        tokens = tokens[:-1] if text.endswith("...") else tokens
-        n = len(tokens)
-        return Completion(tokens, (-1.0,) * n, (True,) * n, (None,) * n, 0)
-
-    async def begin(self, session: str) -> None:
-        """Count nothing."""
-
-    async def end(self, session: str) -> None:
-        """Count nothing."""
 
 
 class Parser:
@@ -99,6 +76,10 @@ class Parser:
         """Do nothing."""
 
 
+def limit(tokens):
+    return PolicySettings(max_tokens=tokens)
+
+
 def play(policy, engine, library, environment, *, seeds=(1,), steps=4):
     guidance = GivenGuidance()
     agent = Agent(policy, library, environment, learn=False, guidance=guidance, max_steps=steps, retries=0)
@@ -117,7 +98,7 @@ def test_sampled_calls_parse_and_follow_their_schemas(engine):
     environment = open_tools()
     environment.reset("x")
     schemas = environment.tool_schemas()
-    policy = TokenPolicy(engine, PROMPTS, max_tokens=600)
+    policy = TokenPolicy(engine, PROMPTS, settings=limit(600))
     calls = []
     for seed in range(20):
         enter_episode(Spec("", seed))  # draws its own random numbers
@@ -135,7 +116,7 @@ def test_sampled_calls_parse_and_follow_their_schemas(engine):
 
 def test_an_episode_of_calls_is_one_sequence_of_what_was_sampled(engine, library):
     """The text of an answer is JSON, and the action is not; the ids stay as they were sampled."""
-    rollouts = play(TokenPolicy(engine, PROMPTS, max_tokens=600), engine, library, open_tools(), seeds=(1, 2))
+    rollouts = play(TokenPolicy(engine, PROMPTS, settings=limit(600)), engine, library, open_tools(), seeds=(1, 2))
     for rollout in rollouts:
         rows, steps = rollout.rows, rollout.trajectory.steps
         assert [row.turn for row in rows] == [step.t for step in steps]
@@ -150,7 +131,7 @@ def test_an_episode_of_calls_is_one_sequence_of_what_was_sampled(engine, library
 
 def test_the_recorded_probability_of_calls_is_that_of_a_cold_engine(engine, library):
     """Training computes it again from the row alone."""
-    (rollout,) = play(TokenPolicy(engine, PROMPTS, max_tokens=600), engine, library, open_tools(), steps=2)
+    (rollout,) = play(TokenPolicy(engine, PROMPTS, settings=limit(600)), engine, library, open_tools(), steps=2)
     streams = pack_samples(rollout.rows, {rollout.rows[0].trace: [1.0] * len(rollout.rows)})
     cold = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER)
     (again,) = asyncio.run(cold.logprobs(streams, "policy"))
@@ -159,7 +140,7 @@ def test_the_recorded_probability_of_calls_is_that_of_a_cold_engine(engine, libr
 
 def test_a_call_that_the_limit_cut_is_a_failed_step_with_the_reason(engine, library):
     """It is no crash; the next prompt shows the reason, and what was sampled is trained on."""
-    (rollout,) = play(TokenPolicy(engine, PROMPTS, max_tokens=5), engine, library, open_tools())
+    (rollout,) = play(TokenPolicy(engine, PROMPTS, settings=limit(5)), engine, library, open_tools())
     steps = rollout.trajectory.steps
     assert [step.diagnosis.failure for step in steps] == [Failure.POLICY_ERROR] * 3
     assert "cut off at the limit of 5 tokens" in steps[0].diagnosis.evidence
@@ -173,7 +154,7 @@ def test_a_call_that_the_limit_cut_is_a_failed_step_with_the_reason(engine, libr
 
 def test_a_cut_by_the_end_of_the_context_is_not_the_policys_failure(engine, library):
     """Such an episode is excluded, as one whose prompt is too long."""
-    (rollout,) = play(TokenPolicy(engine, PROMPTS, max_tokens=5), engine, library, open_tools())
+    (rollout,) = play(TokenPolicy(engine, PROMPTS, settings=limit(5)), engine, library, open_tools())
     policy = TokenPolicy(engine, PROMPTS, context=len(rollout.rows[0].prompt) + 5)
     (rollout,) = play(policy, engine, library, open_tools())
     assert rollout.failed == "context_exceeded"
@@ -182,11 +163,11 @@ def test_a_cut_by_the_end_of_the_context_is_not_the_policys_failure(engine, libr
 def test_a_last_answer_that_the_end_of_the_context_cut_is_excluded_too(library):
     """Without the end of the context, three answers that are no actions are the policy's own failure."""
     texts = ("", "", "send 10...")
-    whole: Any = Scripted(*texts)
+    whole: Any = Scripted(TOKENIZER, *texts)
     (rollout,) = play(TokenPolicy(whole, PROMPTS), whole, library, Parser())
     assert (rollout.trajectory.ending, rollout.failed) == ("policy_error", "")
     context = len(whole.requests[2].prompt) + len(PROMPTS.text("send 10")) - 1
-    cut: Any = Scripted(*texts)
+    cut: Any = Scripted(TOKENIZER, *texts)
     (rollout,) = play(TokenPolicy(cut, PROMPTS, context=context), cut, library, Parser())
     assert (len(cut.requests), rollout.failed) == (3, "context_exceeded")
 
@@ -207,7 +188,7 @@ def test_production_reads_the_same_messages_as_training():
     environment = open_tools()
     context = Context(environment.reset("Book."), tools=environment.tool_schemas(), thread="t")
     served: Any = ChatPolicy(FakeListChatModel(responses=[call]))
-    trained: Any = TokenPolicy(cast(Any, Scripted(call)), PROMPTS)
+    trained: Any = TokenPolicy(cast(Any, Scripted(TOKENIZER, call)), PROMPTS)
     actions = [policy.decide(context).action for policy in (served, trained)]
     assert actions == ['find(place={"city": "Rome", "inside": true})'] * 2
     messages = trained._log._open["t"].messages()
@@ -221,7 +202,7 @@ def test_half_a_character_does_not_reach_the_record():
     """JSON can spell it, and no library can store it."""
     tools = {"say": {"type": "object", "properties": {"words": {"type": "string"}}}}
     answer = '{"name": "say", "arguments": {"words": "a\\ud800b"}}'
-    action = decide(Scripted(answer), Context(State("x"), tools=tools)).action
+    action = decide(Scripted(TOKENIZER, answer), Context(State("x"), tools=tools)).action
     assert action.encode() == b'say(words="a?b")'
 
 
@@ -230,8 +211,8 @@ def test_half_a_character_does_not_reach_the_record():
 
 def test_free_text_is_sampled_with_nothing_to_bind_it(library):
     """The first line, the words after `Action:` or a call in JSON are the action, as in production."""
-    engine: Any = Scripted("I think.\nAction: dance", "sing")
-    (rollout,) = play(TokenPolicy(engine, PROMPTS, max_tokens=40), engine, library, Parser())
+    engine: Any = Scripted(TOKENIZER, "I think.\nAction: dance", "sing")
+    (rollout,) = play(TokenPolicy(engine, PROMPTS, settings=limit(40)), engine, library, Parser())
     assert [step.action for step in rollout.trajectory.steps] == ["dance", "sing"]
     assert rollout.trajectory.success
     request = engine.requests[0]
@@ -242,7 +223,7 @@ def test_free_text_is_sampled_with_nothing_to_bind_it(library):
 
 def test_free_text_of_the_engine_is_recorded(engine, library):
     """An untrained base rarely ends its answer."""
-    (rollout,) = play(TokenPolicy(engine, PROMPTS, max_tokens=30), engine, library, Parser(), steps=3)
+    (rollout,) = play(TokenPolicy(engine, PROMPTS, settings=limit(30)), engine, library, Parser(), steps=3)
     assert len(rollout.rows) == len(rollout.trajectory.steps)
     assert all(0 < len(row.completion) <= 30 for row in rollout.rows)
     assert len(pack_samples(rollout.rows, {rollout.rows[0].trace: [1.0] * len(rollout.rows)})) == 1
@@ -259,8 +240,8 @@ def test_free_text_of_the_engine_is_recorded(engine, library):
 def test_what_cannot_be_parsed_is_a_failed_step_with_the_words_of_the_parser(library, text, problem):
     """The model sees them, and its answer stays in the record."""
     with pytest.raises(UnusableAnswer, match=problem):
-        decide(Scripted(text), Context(State("x")))
-    engine: Any = Scripted(text, "sing")
+        decide(Scripted(TOKENIZER, text), Context(State("x")))
+    engine: Any = Scripted(TOKENIZER, text, "sing")
     (rollout,) = play(TokenPolicy(engine, PROMPTS), engine, library, Parser())
     failed, sung = rollout.trajectory.steps
     assert (failed.diagnosis.failure, sung.action) == (Failure.POLICY_ERROR, "sing")
@@ -271,4 +252,4 @@ def test_what_cannot_be_parsed_is_a_failed_step_with_the_words_of_the_parser(lib
 
 def test_whole_lines_of_a_cut_answer_count():
     """Only the last line may lack its end."""
-    assert decide(Scripted("dance\nbecause it is..."), Context(State("x"))).action == "dance"
+    assert decide(Scripted(TOKENIZER, "dance\nbecause it is..."), Context(State("x"))).action == "dance"

@@ -5,15 +5,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, let_end
-from tests.trainers.prompting.record import compare_record
+from tests.trainers.prompting.record import compare_record, render
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Context, Info
 from hardwon.runtime.llm.conversation import ChatTurn, PromptBuilder
 from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.rendering import encode_text
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -26,7 +26,6 @@ ACTIONS = ("go east", "go west", "take coin")
 
 @pytest.fixture
 def policy():
-    torch.set_num_threads(1)
     return TokenPolicy(LocalEngine(build_chat_model(TOKENIZER), TOKENIZER), PROMPTS)
 
 
@@ -71,7 +70,7 @@ def test_a_context_gives_the_messages_of_production(policy):
     """The trained policy reads what `ChatPolicy` sends."""
     context = Context(State("You are in a room.", task="Find the coin."), ACTIONS, guidance="east is best")
     chat = PromptBuilder().advance(None, context)
-    assert PROMPTS.open_prompt(chat, context) == PROMPTS.template.render(chat.messages())
+    assert PROMPTS.open_prompt(chat, context) == render(PROMPTS, chat)
     assert "east is best" in chat.messages()[-1][1]
 
 
@@ -141,9 +140,8 @@ def assert_rendered(policy, prompts):
 
 def test_free_text_at_a_high_temperature_is_continued_as_it_was_sampled(library):
     """Some answers are cut by the limit, and some are not those that their text would be encoded as."""
-    torch.set_num_threads(1)
     engine = LocalEngine(let_end(build_chat_model(TOKENIZER), TOKENIZER), TOKENIZER)
-    policy = TokenPolicy(engine, PROMPTS, temperature=1.3, max_tokens=12)
+    policy = TokenPolicy(engine, PROMPTS, temperature=1.3, settings=PolicySettings(max_tokens=12))
     agent = Agent(policy, library, Chamber(), learn=False, guidance=GivenGuidance(), max_steps=5, retries=0)
     rollouts = asyncio.run(collect({"control": agent}, engine, [Spec("train", seed) for seed in range(6)]))
     said = [row.completion for rollout in rollouts for row in rollout.rows]

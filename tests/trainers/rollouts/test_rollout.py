@@ -52,13 +52,6 @@ def test_a_turn_s_prompt_extends_the_turn_before():
     assert sum(one.mask) == 2 * len(TRANSCRIPT.text("go east"))
 
 
-def test_a_prompt_from_history_is_the_prompt_of_the_rows():
-    """What the policy reads while acting is what it was taught on."""
-    taught = TRANSCRIPT.rows(episode())
-    steps = episode().steps
-    assert TRANSCRIPT.prompt(steps[:1], steps[1].pre, None) == taught[1].prompt
-
-
 def test_admissible_actions_are_the_only_completions():
     trie, said = TRANSCRIPT.actions(["go east", "wait"])
     assert {said[ids] for ids in map(TRANSCRIPT.text, ["go east", "wait"])} == {"go east", "wait"}

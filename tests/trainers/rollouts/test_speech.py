@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import torch
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from tests.trainers.corridor import Corridor
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, save_base
@@ -155,7 +154,6 @@ def test_without_the_setting_nothing_is_sampled_before_an_action():
 
 
 def test_an_episode_with_thoughts_is_one_sequence_with_the_probabilities_of_a_cold_engine():
-    torch.set_num_threads(1)
     policy = TokenPolicy(LocalEngine(build_chat_model(TOKENIZER), TOKENIZER), PROMPTS, settings=FREE)
     enter_episode(Spec("train", 0, salt="s"))
     history = list[Step]()

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import torch
 from tests.trainers.folder_base import (
     CHATML,
     HERMES,
@@ -46,12 +45,11 @@ PATH = ('find(city="Rome")', "book(table=4)", 'finish(answer="It is booked.")')
 
 @pytest.fixture
 def engine():
-    torch.set_num_threads(1)
     return LocalEngine(build_chat_model(TOKENIZER), TOKENIZER)
 
 
 def play(engine, library, *, seeds=(1,), steps=3, **how):
-    policy = TokenPolicy(engine, PROMPTS, **{"max_tokens": 600, **how})
+    policy = TokenPolicy(engine, PROMPTS, settings=PolicySettings(**{"max_tokens": 600, **how}))
     agent = Agent(policy, library, BankClient(), learn=False, guidance=GivenGuidance(), max_steps=steps, retries=0)
     return asyncio.run(collect({"control": agent}, engine, [Spec("Book a table.", seed) for seed in seeds]))
 
@@ -103,11 +101,10 @@ def test_an_episode_is_one_sequence_and_its_form_is_not_trained(engine, library)
 @pytest.mark.parametrize("most", [600, 24], ids=["whole", "cut"])
 def test_calls_at_a_high_temperature_are_continued_as_they_were_sampled(template, most, library):
     """Texts in arguments too, which are as free as the grammar lets them be."""
-    torch.set_num_threads(1)
     tokenizer = build_chat_tokenizer(template, more=TOOL_MARKS)
     prompts = ChatFormat(tokenizer)
     hot = LocalEngine(build_chat_model(tokenizer), tokenizer)
-    policy = TokenPolicy(hot, prompts, temperature=1.3, max_tokens=most)
+    policy = TokenPolicy(hot, prompts, temperature=1.3, settings=PolicySettings(max_tokens=most))
     agent = Agent(policy, library, BankClient(), learn=False, guidance=GivenGuidance(), max_steps=4, retries=0)
     specs = [Spec("Book a table.", seed) for seed in range(4)]
     rollouts = asyncio.run(collect({"control": agent}, hot, specs))

@@ -8,8 +8,8 @@ class Scripted:
 
     gives = ("progress",)
 
-    def __init__(self, parts):
-        self._settings = parts.settings
+    def __init__(self, parts, **settings):
+        self._settings = settings
         self.read_groups = 0
 
     async def read(self, groups):

@@ -1,13 +1,12 @@
 """Graduated validity of tool calls (PROVE): every rung over BFCL's services, over tools, and over an MCP server."""
 
-import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from mcp.server import MCPServer
 from tests.trainers.corridor import Corridor
-from tests.trainers.sources.test_sources import parts_of, rollout
+from tests.trainers.sources.test_sources import parts_of, read, rollout
 
 from hardwon.memory import Step
 from hardwon.memory.errors import ConfigError
@@ -15,10 +14,8 @@ from hardwon.runtime import McpEnvironment, ToolEnvironment
 from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.trainers.algorithms.samples import to_trace
-from hardwon.trainers.config.sources import CallsSettings
 from hardwon.trainers.methods.rungs import rungs
-from hardwon.trainers.sources import BUILDERS, Sources
-from hardwon.trainers.sources.calls import fits
+from hardwon.trainers.sources.calls import CallsSource, fits
 
 
 def book(table: int) -> str:
@@ -67,8 +64,7 @@ def test_every_rung_pays_strictly_more(ladder):
     opener, actions = LADDERS[ladder]
     environment = opener()
     played = replace(rollout("a", play(environment, actions)), group="train#0")
-    source = BUILDERS["calls"](parts_of(CallsSettings(), environment=environment))
-    (found,) = asyncio.run(Sources({"calls": source}).read([played]))
+    (found,), _ = read("calls", {}, played, environment=environment)
     environment.close()
     trace = replace(to_trace(found), outcome=0.0)
     assert trace.signals["calls"] == (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -79,7 +75,7 @@ def test_every_rung_pays_strictly_more(ladder):
 
 def test_an_environment_without_tools_is_refused():
     with pytest.raises(ConfigError, match="corridor has no tools"):
-        BUILDERS["calls"](parts_of(CallsSettings(), environment=Corridor()))
+        CallsSource(parts_of(environment=Corridor()))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from hardwon.trainers.algorithms.samples import Sample
-from hardwon.trainers.config.sources import ContributionSettings, CriticSettings, RewardHeadSettings
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.sources.heads import (
     ContributionSource,
@@ -60,7 +59,7 @@ def test_the_sum_loss_by_hand():
 
 
 def test_contributions_learn_to_sum_to_the_outcome(model):
-    source = ContributionSource(parts_of(ContributionSettings(lr=0.01, updates=100), model))
+    source = ContributionSource(parts_of(model), lr=0.01, updates=100)
     metrics = source.learn([GROUP])
     assert metrics["loss"] < 0.05
     found = read(source, *GROUP)
@@ -69,13 +68,13 @@ def test_contributions_learn_to_sum_to_the_outcome(model):
 
 def test_features_do_not_depend_on_the_batch(model):
     rows = [row for one in (played("a", "good", "bad"), played("b", "bad")) for row in one.rows]
-    whole = compute_features(parts_of(None, model), rows)
-    alone = torch.cat([compute_features(parts_of(None, model, budget=1), [row]) for row in rows])
+    whole = compute_features(parts_of(model), rows)
+    alone = torch.cat([compute_features(parts_of(model, budget=1), [row]) for row in rows])
     assert torch.allclose(whole, alone, atol=1e-5)
 
 
 def test_a_process_reward_prefers_the_action_with_the_better_return(model):
-    source = RewardHeadSource(parts_of(RewardHeadSettings(lr=0.01, updates=60), model))
+    source = RewardHeadSource(parts_of(model), lr=0.01, updates=60)
     assert source.learn([[GROUP[0], GROUP[2]]]) == {"pairs": 0.0}
     metrics = source.learn([GROUP])
     assert (metrics["pairs"], metrics["accuracy"]) == (1.0, 1.0)
@@ -104,7 +103,7 @@ class Constant(torch.nn.Module):
 @pytest.mark.parametrize("critics", [(0.8, 0.7, 0.5, 0.6), (0.7, 0.8, 0.5, 0.6), (0.8, 0.7, 0.6, 0.5)])
 def test_the_advantage_of_the_critic_by_hand(model, critics, constant):
     """Q = .8, .7 and V = .5, .6, in any order: A = .2; a constant added to all four changes nothing."""
-    source = CriticSource(parts_of(CriticSettings(warmup=1), model))
+    source = CriticSource(parts_of(model), warmup=1)
     source._nets = torch.nn.ModuleList(Constant(value + constant) for value in critics)
     source._targets, source._steps, source._explained = source._nets, 1, 1.0
     assert read(source, GROUP[0])["a"].turns["critic"] == (pytest.approx(0.2, abs=1e-6),)
@@ -112,7 +111,7 @@ def test_the_advantage_of_the_critic_by_hand(model, critics, constant):
 
 def test_a_target_moves_by_tau(model):
     """After one update a target is a tenth of the way from where it was to the critic."""
-    source = CriticSource(parts_of(CriticSettings(updates=1), model))
+    source = CriticSource(parts_of(model), updates=1)
     source.learn([GROUP])
     assert source._targets is not None
     before = [target.detach().clone() for target in source._targets.parameters()]
@@ -125,7 +124,7 @@ def test_a_target_moves_by_tau(model):
 def test_contributions_of_a_constant_outcome_are_equal_shares(model):
     """R = 1 over all episodes of two turns: each turn gets about half, in any order of the episodes."""
     pairs = [played("a", "good", "bad"), played("b", "bad", "good")]
-    source = ContributionSource(parts_of(ContributionSettings(lr=0.01, updates=150), model))
+    source = ContributionSource(parts_of(model), lr=0.01, updates=150)
     source.learn([pairs])
     for one in read(source, *pairs).values():
         assert sum(one.turns["contribution"]) == pytest.approx(1.0, abs=0.1)
@@ -137,7 +136,7 @@ def test_contributions_do_not_change_with_the_order_of_episodes(model):
     batches = [[GROUP, other], [other[::-1], [GROUP[at] for at in (2, 0, 3, 1)]]]
     found = []
     for groups in batches:
-        source = ContributionSource(parts_of(ContributionSettings(lr=0.01, updates=10), model))
+        source = ContributionSource(parts_of(model), lr=0.01, updates=10)
         source.learn(groups)
         signals = read(source, *GROUP, *other)
         found.append([value for name in "abcdef" for value in signals[name].turns["contribution"]])
@@ -146,7 +145,7 @@ def test_contributions_do_not_change_with_the_order_of_episodes(model):
 
 
 def test_the_critic_gives_nothing_before_its_warm_up_and_then_tells_good_from_bad(model):
-    source = CriticSource(parts_of(CriticSettings(lr=0.01, updates=10, warmup=20), model))
+    source = CriticSource(parts_of(model), lr=0.01, updates=10, warmup=20)
     source.learn([GROUP])
     assert {value for one in read(source, *GROUP).values() for value in one.turns["critic"]} == {0.0}
     for _ in range(15):
@@ -159,13 +158,13 @@ def test_the_critic_gives_nothing_before_its_warm_up_and_then_tells_good_from_ba
 @pytest.mark.parametrize(
     ("build", "settings"),
     [
-        (ContributionSource, ContributionSettings(updates=3)),
-        (RewardHeadSource, RewardHeadSettings(updates=3)),
-        (CriticSource, CriticSettings(updates=3, warmup=1)),
+        (ContributionSource, {"updates": 3}),
+        (RewardHeadSource, {"updates": 3}),
+        (CriticSource, {"updates": 3, "warmup": 1}),
     ],
 )
 def test_a_head_is_restored_bit_for_bit(model, build, settings):
-    one, two = (build(parts_of(settings, model)) for _ in range(2))
+    one, two = (build(parts_of(model), **settings) for _ in range(2))
     assert one.state_dict() == {}
     one.learn([GROUP])
     two.load_state_dict(one.state_dict())
@@ -175,8 +174,8 @@ def test_a_head_is_restored_bit_for_bit(model, build, settings):
 
 def test_entities_are_the_words_of_an_explored_success():
     best = rollout("best", [step(0, "take brass key"), step(1, "open door")]).trajectory
-    source = EntitiesSource(parts_of(None, reference=lambda task, seed: best))
+    source = EntitiesSource(parts_of(reference=lambda task, seed: best))
     one = replace(rollout("a", [step(0, "take key")]), group="train#1")
     assert read(source, one)["a"].trace["entities"] == pytest.approx(2 / 5)
-    nothing = EntitiesSource(parts_of(None))
+    nothing = EntitiesSource(parts_of())
     assert read(nothing, one)["a"].trace["entities"] == 0.0

@@ -15,18 +15,9 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import to_trace
 from hardwon.trainers.algorithms.shapers import shape
-from hardwon.trainers.config.sources import (
-    ArenaSettings,
-    ChecklistSettings,
-    LookbackSettings,
-    ScoreSettings,
-    StepsSettings,
-    VerdictSettings,
-)
-from hardwon.trainers.sources import BUILDERS, Sources
 from hardwon.trainers.sources.judge import Ask, ChatJudge, build_question, open_judge, read_answer, vote
 
-from .test_sources import parts_of, rollout, step
+from .test_sources import read as read_rollouts, rollout, step
 
 JUDGE, MUTE = "scripted_judge:Judge", "scripted_judge:Mute"
 
@@ -37,8 +28,8 @@ def scripted(monkeypatch):
 
 
 def read(name, settings, *rollouts, **fields):
-    sources = Sources({name: BUILDERS[name](parts_of(settings, **fields))})
-    return [to_trace(one) for one in asyncio.run(sources.read(rollouts))], sources
+    read, sources = read_rollouts(name, settings, *rollouts, **fields)
+    return [to_trace(one) for one in read], sources
 
 
 def long(name, *actions):
@@ -46,14 +37,14 @@ def long(name, *actions):
 
 
 def test_steps_are_labelled_and_credited():
-    traces, sources = read("steps", StepsSettings(judge=JUDGE, votes=2), long("a", "go", "bad"), long("b", "go"))
+    traces, sources = read("steps", {"judge": JUDGE, "votes": 2}, long("a", "go", "bad"), long("b", "go"))
     assert [one.signals["steps"] for one in traces] == [(1.0, 0.0), (1.0,)]
     assert sources.drain_metrics()["signal/steps/calls"] == 4
     assert PARTS.get("estimator", "capo")(traces)["a"][1] < PARTS.get("estimator", "capo")(traces)["a"][0]
 
 
 def test_a_mute_judge_labels_nothing_and_is_counted():
-    traces, sources = read("steps", StepsSettings(judge=MUTE, votes=2), long("a", "go", "bad"))
+    traces, sources = read("steps", {"judge": MUTE, "votes": 2}, long("a", "go", "bad"))
     assert traces[0].signals["steps"] == (None, None)
     logged = sources.drain_metrics()
     assert (logged["signal/steps/missing"], logged["signal/steps/unread"]) == (1.0, 2.0)
@@ -72,12 +63,12 @@ def test_scores_of_prefixes_with_a_reference_that_no_row_of_the_policy_has():
 
     one = rollout("a", [step(0, "go"), step(1, "on")])
     one = type(one)(one.trajectory, one.rows, "train#7")
-    (trace,), _ = read("score", ScoreSettings(judge=JUDGE), one, reference=find)
+    (trace,), _ = read("score", {"judge": JUDGE}, one, reference=find)
     assert trace.signals["score"] == (0.25, 0.5)
     assert trace.scores["quality"] == 0.5
     assert all("secret" in ask.hidden for ask in scripted_judge.ASKS)
     assert "secret" not in str(one.rows)
-    read("score", ScoreSettings(judge=JUDGE, reference="another"), one, reference=find)
+    read("score", {"judge": JUDGE, "reference": "another"}, one, reference=find)
     assert asked == [("train", 7), ("train", 8)]
 
 
@@ -90,7 +81,7 @@ def saying(name, *thoughts):
 def test_thoughts_that_look_back_are_a_share_of_those_after_the_first_turn():
     """Of the second and the third thought one looks back; a silent turn counts in no mean, the first turn never."""
     rollouts = [saying("a", "again", "again", "new"), saying("b", "new", "", "again"), saying("c", "again", "")]
-    traces, sources = read("lookback", LookbackSettings(judge=JUDGE), *rollouts)
+    traces, sources = read("lookback", {"judge": JUDGE}, *rollouts)
     assert [one.signals["lookback"] for one in traces] == [(None, 1.0, 0.0), (None, None, 1.0), (None, None)]
     assert [one.scores.get("lookback") for one in traces] == [0.5, 1.0, None]
     assert sources.drain_metrics()["signal/lookback/calls"] == 2
@@ -99,30 +90,30 @@ def test_thoughts_that_look_back_are_a_share_of_those_after_the_first_turn():
 
 
 def test_a_mute_judge_of_thoughts_pays_nothing():
-    traces, sources = read("lookback", LookbackSettings(judge=MUTE), saying("a", "again", "again"))
+    traces, sources = read("lookback", {"judge": MUTE}, saying("a", "again", "again"))
     assert traces[0].scores == {}
     assert sources.drain_metrics()["signal/lookback/missing"] == 1.0
 
 
 def test_verdicts_are_scores_and_an_unreadable_one_is_zero():
-    (trace,), _ = read("verdict", VerdictSettings(judge=JUDGE), long("a", *"abcd"))
+    (trace,), _ = read("verdict", {"judge": JUDGE}, long("a", *"abcd"))
     assert trace.scores["verdict"] == 1.0
-    (trace,), _ = read("verdict", VerdictSettings(judge=MUTE), long("a", *"abcd"))
+    (trace,), _ = read("verdict", {"judge": MUTE}, long("a", *"abcd"))
     assert trace.scores["verdict"] == 0.0
 
 
 def test_a_checklist_is_paid(tmp_path):
     file = tmp_path / "lists.json"
     file.write_text(json.dumps({"*": [{"name": "first", "weight": 0.8}, {"name": "then", "after": ["first"]}]}))
-    traces, _ = read("items", ChecklistSettings(judge=JUDGE, file=str(file)), long("a", "x", "y"), long("b", "x"))
+    traces, _ = read("items", {"judge": JUDGE, "file": str(file)}, long("a", "x", "y"), long("b", "x"))
     assert [one.outcome for one in shape(traces, [("checklist", {})])] == [0.8, 0.0]
     file.write_text("[1]")
     with pytest.raises(ConfigError, match="Give a JSON object of tasks"):
-        read("items", ChecklistSettings(judge=JUDGE, file=str(file)), long("a", "x"))
+        read("items", {"judge": JUDGE, "file": str(file)}, long("a", "x"))
 
 
 def test_siblings_play_a_tournament():
-    traces, sources = read("arena", ArenaSettings(judge=JUDGE), long("a", "x", "y"), long("b", "x"))
+    traces, sources = read("arena", {"judge": JUDGE}, long("a", "x", "y"), long("b", "x"))
     assert [one.outcome for one in shape(traces, [("arena", {})])] == [1.0, 0.0]
     assert sources.drain_metrics()["signal/arena/calls"] == 4
 
@@ -188,5 +179,5 @@ def test_a_chat_model_judges_and_its_errors_are_unreadable():
 def test_a_judge_that_does_not_exist_is_refused():
     with pytest.raises(ConfigError, match="chat:PROVIDER:MODEL"):
         open_judge("somebody")
-    with pytest.raises(UnknownName, match="cannot be used"):
+    with pytest.raises(UnknownName, match="cannot be imported"):
         open_judge("nowhere:Judge")

@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trainers.sources.test_sources import parts_of, rollout, step
+from tests.trainers.sources.test_sources import parts_of, read, rollout, step
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import to_trace
-from hardwon.trainers.config.sources import RetrospectionSettings, StepsSettings, VerdictSettings
 from hardwon.trainers.methods.retrospection import retrospection
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
-from hardwon.trainers.sources import BUILDERS, Sources
 from hardwon.trainers.sources.judge import Ask
 from hardwon.trainers.sources.local_judge import DIGITS, RIGHT, WORDS, LocalAnswers, LocalJudge, expect
-from hardwon.trainers.sources.speech import ask_progress
+from hardwon.trainers.sources.speech import RetrospectionSource, ask_progress
 
 SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 
@@ -25,7 +23,7 @@ SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 @pytest.fixture
 def parts():
     tokenizer = build_tokenizer([WORDS, "go east west task"], SPECIAL)
-    return parts_of(None, build_model(len(tokenizer), SHAPE), CompactFormat(tokenizer))
+    return parts_of(build_model(len(tokenizer), SHAPE), CompactFormat(tokenizer))
 
 
 def shift(model):
@@ -78,7 +76,7 @@ def test_every_question_has_a_readable_answer(parts, kind):
 
 def test_a_vocabulary_without_the_words_is_refused():
     tokenizer = build_tokenizer(["go east"], SPECIAL)
-    parts = parts_of(None, build_model(len(tokenizer), SHAPE), CompactFormat(tokenizer))
+    parts = parts_of(build_model(len(tokenizer), SHAPE), CompactFormat(tokenizer))
     with pytest.raises(ConfigError, match="tell right, wrong apart"):
         LocalAnswers(parts).weigh(["go ?"], RIGHT)
 
@@ -86,9 +84,8 @@ def test_a_vocabulary_without_the_words_is_refused():
 @pytest.mark.parametrize("judge", ["policy", "base"])
 def test_sources_take_them_by_name(parts, judge):
     one = rollout("a", [step(0, "go east"), step(1, "go west")])
-    for name, settings in (("steps", StepsSettings(judge=judge, votes=1)), ("verdict", VerdictSettings(judge=judge))):
-        sources = Sources({name: BUILDERS[name](replace(parts, settings=settings))})
-        (found,) = asyncio.run(sources.read([one]))
+    for name, settings in (("steps", {"judge": judge, "votes": 1}), ("verdict", {"judge": judge})):
+        (found,), sources = read(name, settings, one, model=parts.model, prompts=parts.prompts)
         assert found.signals != one.signals
         assert sources.drain_metrics()[f"signal/{name}/missing"] == 0.0
 
@@ -98,8 +95,7 @@ def test_progress_is_the_expected_digit_and_a_success_ends_at_one(parts):
     assert expect([0.5, 0.5]) == 0.5
     won = rollout("a", [step(0, "go east"), step(1, "go west")])
     lost = replace(won, trajectory=replace(won.trajectory, success=False, id="b"))
-    source = BUILDERS["retrospection"](replace(parts, settings=RetrospectionSettings()))
-    signals: Any = asyncio.run(source.read([[won, lost]]))
+    signals: Any = asyncio.run(RetrospectionSource(parts).read([[won, lost]]))
     assert signals["a"].turns["retrospection"][-1] == 1.0
     assert signals["b"].turns["retrospection"][-1] < 1.0
     assert all(0 <= value <= 1 for value in signals["b"].turns["retrospection"])

@@ -9,7 +9,6 @@ import torch
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Sample, to_trace
-from hardwon.trainers.config.sources import AnswerSettings, ImplicitSettings
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.sources.answers import AnswerSource, ConfidenceSource, ObservationSource, measure_rows
@@ -58,7 +57,7 @@ def test_the_probability_of_an_answer_by_hand(format_, model):
             assert (task, seed) == ("train", 3)
             return "coin"
 
-    source = AnswerSource(parts_of(AnswerSettings(), model, format_, environment=World()))
+    source = AnswerSource(parts_of(model, format_, environment=World()))
     signals = read(source, played(format_, "a", "east", "west"))["a"]
     assert source.rates == {"still": 0.0}
     first, last = signals.turns["answer"]
@@ -68,7 +67,7 @@ def test_the_probability_of_an_answer_by_hand(format_, model):
     answer = format_.text("coin")
     row = played(format_, "a", "east").rows[0]
     own = Sample(row.prompt, answer, (0.0,) * 2, (True,) * 2, (None,) * 2, "policy", 1, "", "", "", "x", 0)
-    (mean,) = measure_rows(parts_of(None, model, format_), [own])
+    (mean,) = measure_rows(parts_of(model, format_), [own])
     assert mean is not None
     assert signals.trace["answer"] == pytest.approx(math.exp(mean), rel=1e-5)
 
@@ -81,7 +80,7 @@ def test_answer_tokens_of_8_and_5_tenths_have_the_root_of_4_tenths(format_, mode
 
     monkeypatch.setattr("hardwon.trainers.sources.answers.compute_logprobs", score)
     best = rollout("best", [step(0, "east", after=1)]).trajectory
-    source = AnswerSource(parts_of(AnswerSettings(of="route"), model, format_, reference=lambda task, seed: best))
+    source = AnswerSource(parts_of(model, format_, reference=lambda task, seed: best), of="route")
     signals = read(source, played(format_, "a", "east", "west"))["a"]
     assert signals.trace["answer"] == pytest.approx(0.6325, abs=1e-4)
     assert signals.turns["answer"][0] == pytest.approx(0.6325, abs=1e-4)
@@ -89,16 +88,16 @@ def test_answer_tokens_of_8_and_5_tenths_have_the_root_of_4_tenths(format_, mode
 
 def test_a_world_without_answers_is_refused_and_a_route_takes_its_place(format_, model):
     with pytest.raises(ConfigError, match="has no method answer"):
-        AnswerSource(parts_of(AnswerSettings(), model, format_, environment=object()))
+        AnswerSource(parts_of(model, format_, environment=object()))
     best = rollout("best", [step(0, "east", after=1), step(1, "take coin", after=2)]).trajectory
-    source = AnswerSource(parts_of(AnswerSettings(of="route"), model, format_, reference=lambda task, seed: best))
+    source = AnswerSource(parts_of(model, format_, reference=lambda task, seed: best), of="route")
     assert read(source, played(format_, "a", "east", "west"))["a"].trace["answer"] > 0
-    nothing = AnswerSource(parts_of(AnswerSettings(of="route"), model, format_))
+    nothing = AnswerSource(parts_of(model, format_), of="route")
     assert read(nothing, played(format_, "a", "east"))["a"].turns["answer"] == (None,)
 
 
 def test_an_observation_that_is_the_placeholder_gains_nothing(format_, model):
-    source = ObservationSource(parts_of(None, model, format_))
+    source = ObservationSource(parts_of(model, format_))
     shown, hidden = played(format_, "a", "east", "west"), played(format_, "b", "east", "west", seen="")
     signals = read(source, shown, hidden)
     assert signals["b"].turns["observation"] == (pytest.approx(0.0, abs=1e-6), None)
@@ -108,7 +107,7 @@ def test_an_observation_that_is_the_placeholder_gains_nothing(format_, model):
 
 
 def test_confidence_is_that_of_the_next_choice(format_, model):
-    source = ConfidenceSource(parts_of(None, model, format_))
+    source = ConfidenceSource(parts_of(model, format_))
     first, last = read(source, played(format_, "a", "east", "west"))["a"].turns["confidence"]
     assert last is None
     assert 0.5 <= first < 1  # two choices: exp(-H) is at least a half
@@ -116,8 +115,7 @@ def test_confidence_is_that_of_the_next_choice(format_, model):
 
 def test_the_implicit_model_begins_as_the_policy_and_learns_from_pairs(format_, model):
     """Before any update the log-ratios are those of the policy to itself; then successes gain and failures lose."""
-    parts = parts_of(ImplicitSettings(lr=0.01), model, format_)
-    source = ImplicitSource(parts)
+    source = ImplicitSource(parts_of(model, format_), lr=0.01)
     won, lost = played(format_, "a", "east"), played(format_, "b", "west", success=False)
     before = {name: read(source, won, lost)[name].turns["implicit"][0] for name in "ab"}
     weights = {name: value.clone() for name, value in model.named_parameters()}
@@ -131,14 +129,14 @@ def test_the_implicit_model_begins_as_the_policy_and_learns_from_pairs(format_, 
 
 
 def test_the_implicit_model_is_untouched_where_all_succeeded(format_, model):
-    source = ImplicitSource(parts_of(ImplicitSettings(), model, format_))
+    source = ImplicitSource(parts_of(model, format_))
     assert source.learn([[played(format_, "a", "east"), played(format_, "b", "west")]]) == {"pairs": 0.0}
     assert source.state_dict() == {}
 
 
 def test_the_implicit_model_is_restored_bit_for_bit(format_, model):
     group = [[played(format_, "a", "east"), played(format_, "b", "west", success=False)]]
-    one, two = (ImplicitSource(parts_of(ImplicitSettings(lr=0.01), model, format_)) for _ in range(2))
+    one, two = (ImplicitSource(parts_of(model, format_), lr=0.01) for _ in range(2))
     one.learn(group)
     two.load_state_dict(one.state_dict())
     assert one.learn(group) == two.learn(group)

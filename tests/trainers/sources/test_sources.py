@@ -15,11 +15,9 @@ from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout, Sample, to_trace
 from hardwon.trainers.config.loading import of
-from hardwon.trainers.config.sources import EntropySettings, ProgressSettings
 from hardwon.trainers.evaluate import evaluate_checkpoint
 from hardwon.trainers.models.tiny import TinyConfig, build_model
-from hardwon.trainers.sources import BUILDERS, SourceParts, Sources, open_source
-from hardwon.trainers.sources.policy import EntropySource
+from hardwon.trainers.sources import SourceParts, Sources, open_source
 
 HERE = str(Path(__file__).parent)
 SCRIPTED = "scripted:Scripted"
@@ -42,10 +40,6 @@ def settings(corridor, monkeypatch):
     return make
 
 
-def test_every_source_of_the_settings_is_built_by_the_package():
-    assert {*PARTS.list_cards("source")} == {*BUILDERS}
-
-
 def test_what_nothing_feeds_is_refused_with_the_sources_that_would(corridor):
     with pytest.raises(CannotLearn, match=r"name=mrt needs the signal progress.*add roles\.policy\.sources\.progr"):
         of(corridor(roles={"policy": {"credit": {"name": "mrt"}}}))
@@ -63,11 +57,10 @@ def test_a_source_that_nothing_reads_is_refused(corridor):
     [
         ({"sources": {"entrpy": {}}}, "entrpy"),
         ({"sources": {"progress": {"off": "reward"}}}, "did you mean of"),
-        ({"sources": {"nowhere:Nothing": {}}}, "cannot be used"),
+        ({"sources": {"nowhere:Nothing": {}}}, "cannot be imported"),
         ({"shape": {"densty": {}}}, "densty"),
         ({"shape": {"density": {"n": 2}}}, r"shape\.density\.n"),
         ({"shape": {"overlong": {}}}, r"shape\.overlong\.limit is missing"),
-        ({"credit": {"name": "spa"}}, "SPA is a shaper now"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_path(corridor, role, message):
@@ -143,34 +136,34 @@ def rollout(name, steps, rows=None, failed=""):
     return Rollout(Trajectory("task", tuple(steps), True, id=name), tuple(rows or sampled), "g", failed)
 
 
-def parts_of(settings, model=None, prompts: Any = None, engine: Any = None, environment: Any = None, **fields):
-    return SourceParts(settings, model, prompts, engine, environment, **fields)
+def parts_of(model=None, prompts: Any = None, engine: Any = None, environment: Any = None, **fields):
+    return SourceParts(model, prompts, engine, environment, **fields)
 
 
-def read(name, settings, *rollouts, model=None):
-    parts = parts_of(settings, model)
-    sources = Sources({name: BUILDERS[name](parts)})
+def read(name, settings, *rollouts, **fields):
+    """Read rollouts with one source; return them and the sources."""
+    sources = Sources({name: open_source(name, settings, parts_of(**fields))})
     return asyncio.run(sources.read(rollouts)), sources
 
 
 def test_progress_is_the_reward_or_what_the_diagnosis_saw():
     one = rollout("a", [step(0, "x", reward=0.25, progress=0.5), step(1, "y", reward=0.75)])
-    (found,), _ = read("progress", ProgressSettings(), one)
+    (found,), _ = read("progress", {}, one)
     assert to_trace(found).signals == {"progress": (0.25, 0.75)}
-    (found,), _ = read("progress", ProgressSettings(of="diagnosis"), one)
+    (found,), _ = read("progress", {"of": "diagnosis"}, one)
     assert to_trace(found).signals == {"progress": (0.5, 0.0)}
 
 
 def test_failed_rollouts_are_not_read():
     whole, broken = rollout("a", [step(0, "x")]), rollout("b", [step(0, "x")], failed="policy_error")
-    found, _ = read("progress", ProgressSettings(), whole, broken)
+    found, _ = read("progress", {}, whole, broken)
     assert [bool(one.signals.turns) for one in found] == [True, False]
 
 
 def test_a_circle_and_a_refused_step_are_redundant():
     steps = [step(0, "go", after=1), step(1, "back", after=0), step(0, "open", success=False, after=0), step(0, "go")]
     numbered = [replace(one, t=t) for t, one in enumerate(steps)]
-    (found,), _ = read("redundant", None, rollout("a", numbered))
+    (found,), _ = read("redundant", {}, rollout("a", numbered))
     assert found.signals.turns["redundant"] == (1.0, 1.0, 1.0, 0.0)
 
 
@@ -186,7 +179,7 @@ def test_forced_tokens_do_not_change_the_entropy_of_a_choice():
 
     steps = [step(0, "x")]
     rollouts = [rollout("a", steps, [choice("a", 0)]), rollout("b", steps, [choice("b", 3)])]
-    found, sources = read("entropy", EntropySettings(), *rollouts, model=model)
+    found, sources = read("entropy", {}, *rollouts, model=model)
     plain, forced = (one.signals.turns["entropy"][0] for one in found)
     assert plain == pytest.approx(forced)
     assert 0 < plain <= torch.log(torch.tensor(3.0))
@@ -199,13 +192,6 @@ def test_a_turn_without_a_choice_has_no_entropy():
     fields = ("policy", 1, "control", "", "", "a", 0)
     row = Sample((1, 2), (4,), (0.0,), (False,), ((4,),), *fields)
     model = build_model(16, TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16))
-    (found,), sources = read("entropy", EntropySettings(), rollout("a", [step(0, "x")], [row]), model=model)
+    (found,), sources = read("entropy", {}, rollout("a", [step(0, "x")], [row]), model=model)
     assert found.signals.turns["entropy"] == (None,)
     assert sources.drain_metrics()["signal/entropy/missing"] == 1.0
-
-
-def test_an_unknown_source_is_refused():
-    parts = parts_of(None)
-    with pytest.raises((UnknownName, KeyError)):
-        open_source("nothing", {}, parts)
-    assert EntropySource.gives == PARTS.find("source", "entropy").gives

@@ -4,7 +4,7 @@ import asyncio
 import pickle
 from typing import Any
 
-from hardwon.trainers.workers.pool import WorkerDied
+from hardwon.trainers.workers.messages import WorkerDied
 from hardwon.trainers.workers.worker import RolloutWorker
 
 
@@ -19,26 +19,23 @@ class Process:
         if not self._dead.done():
             self._dead.set_result(None)
 
-    def __getattr__(self, method: str) -> Any:
-        async def call(*arguments):
-            if self._dead.done():
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if self._dead.done():
+            raise WorkerDied("a rollout worker ended: killed by the test")
+        sent = pickle.loads(pickle.dumps(arguments))
+        work = asyncio.ensure_future(getattr(self._worker, method)(*sent))
+        await asyncio.wait([work, self._dead], return_when=asyncio.FIRST_COMPLETED)
+        if self._dead.done():
+            work.cancel()
+            raise WorkerDied("a rollout worker ended: killed by the test")
+        result = pickle.loads(pickle.dumps(work.result()))
+        if method == "events" and self._left is not None:
+            self._left -= len(result)
+            if self._left <= 0:  # what it has sent is lost on the way
+                await self._worker.close()
+                self.kill()
                 raise WorkerDied("a rollout worker ended: killed by the test")
-            sent = pickle.loads(pickle.dumps(arguments))
-            work = asyncio.ensure_future(getattr(self._worker, method)(*sent))
-            await asyncio.wait([work, self._dead], return_when=asyncio.FIRST_COMPLETED)
-            if self._dead.done():
-                work.cancel()
-                raise WorkerDied("a rollout worker ended: killed by the test")
-            result = pickle.loads(pickle.dumps(work.result()))
-            if method == "events" and self._left is not None:
-                self._left -= len(result)
-                if self._left <= 0:  # what it has sent is lost on the way
-                    await self._worker.close()
-                    self.kill()
-                    raise WorkerDied("a rollout worker ended: killed by the test")
-            return result
-
-        return call
+        return result
 
 
 class Processes:

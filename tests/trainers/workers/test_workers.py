@@ -14,8 +14,8 @@ from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers import loop, trainer
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.base_models import load_tokenizer
+from hardwon.trainers.workers import pool
 from hardwon.trainers.workers.inference_proxy import InferenceProxy
-from hardwon.trainers.workers.opening import build_setup
 from hardwon.trainers.workers.pool import WorkerPool
 from hardwon.trainers.workers.worker import RolloutWorker
 
@@ -46,12 +46,7 @@ def processes(monkeypatch):
     def install(*deaths: int) -> Processes:
         cluster = Processes(*deaths)
 
-        def open_pool(host):
-            if not host.config.rollouts.workers:
-                return None
-            return WorkerPool(host, cluster, setup=build_setup(host), workers=host.config.rollouts.workers)
-
-        monkeypatch.setattr(trainer, "open_pool", open_pool)
+        monkeypatch.setattr(pool, "RayCluster", lambda _: cluster)
         return cluster
 
     return install
@@ -136,11 +131,11 @@ def test_a_worker_sends_the_key_of_the_server(corridor, server, tmp_path, monkey
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     config = of(corridor(**sections, run={"out": str(tmp_path / "run")}))
     host = SimpleNamespace(config=config, tokenizer=load_tokenizer(config.model.base), context=64)
-    setup = build_setup(host)
+    setup = pool.build_setup(host)
     assert "secret" not in repr(setup)
     monkeypatch.delenv("VLLM_API_KEY")
     worker = asyncio.run(started(setup))
-    assert worker._scenes.source._server._headers["Authorization"] == "Bearer secret"
+    assert worker._scenes.source._server._client.headers["Authorization"] == "Bearer secret"
     worker._scenes.source._server.tokens_read = 7
     assert [worker._scenes.source.take_tokens_read() for _ in range(2)] == [7, 0], "tokens are told once"
     asyncio.run(worker.close())
@@ -151,7 +146,7 @@ def test_a_worker_deletes_its_folder_before_it_closes_a_slow_environment(corrido
     _, sections = server
     config = of(corridor(**sections, run={"out": str(tmp_path / "run")}))
     host = SimpleNamespace(config=config, tokenizer=load_tokenizer(config.model.base), context=64)
-    worker = asyncio.run(started(build_setup(host)))
+    worker = asyncio.run(started(pool.build_setup(host)))
     folder, there = worker._scenes._folder, []
     assert folder.exists()
     worker._scenes.environment = SimpleNamespace(close=lambda: there.append(folder.exists()))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .engines.base import Engine as Engine
     from .engines.local import LocalEngine as LocalEngine
     from .engines.server import ServerEngine as ServerEngine
-    from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
+    from .evaluate import evaluate_checkpoint as evaluate_checkpoint
     from .prompting.chat_model import EngineChatModel as EngineChatModel
     from .roles.base import PolicyRole as PolicyRole, Role as Role
     from .roles.guides.speech import TrainedGuidance as TrainedGuidance

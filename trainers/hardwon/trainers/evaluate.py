@@ -17,26 +17,21 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
-from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory import Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.runtime import Agent
-from hardwon.runtime.interfaces.arms import CONTROL, Arm
+from hardwon.runtime.interfaces.arms import CONTROL
 
 from .algorithms.outcomes import OutcomeKind, measure_outcome
 from .algorithms.samples import Rollout
-from .config.schema import EnvironmentConfig, TaskInstances
+from .config.schema import TaskInstances
 from .player import Player
-from .rollouts.explore import open_world
 from .session import Session, read_config
 
 Z = 1.959964
 """Standard deviations of a two-sided 95% interval."""
 RESAMPLES = 2000
 """Bootstrap resamples, over task instances."""
-RUNTIME_ARMS = {arm.name: arm for arm in (Arm(CONTROL), Arm("library", "library"))}
-"""Arms of `evaluate_policy`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,73 +259,6 @@ async def evaluate_checkpoint(
             temperature=config.eval.temperature if temperature is None else temperature,
         )
     return summarise(collect_episodes(rollouts))
-
-
-def evaluate_policy(
-    policy: Any,
-    environment: EnvironmentConfig,
-    worlds: TaskInstances,
-    library: str | Path | None = None,
-    arms: Sequence[str] = (),
-    copies: int = 1,
-) -> dict[str, ArmResult]:
-    """Evaluate any runtime policy without memory and, if a library is given, with its recall.
-
-    The library is opened read-only and the agent does not learn.
-
-    Args:
-        policy: A policy of the runtime.
-        environment: The environment, and the limit of steps per episode.
-        worlds: Task instances to play.
-        library: Path of an experience library for the arm `library`.
-        arms: `control`, `library` or both. The default is both with a library and `control` without one.
-        copies: Episodes per task instance and arm, each with its own agent seed.
-
-    Returns:
-        The results by arm.
-
-    Raises:
-        UnknownName: An arm is neither `control` nor `library`.
-    """
-    for name in arms:
-        if name not in RUNTIME_ARMS:
-            raise UnknownName.of("arm", name, RUNTIME_ARMS)
-    world = open_world(environment)
-    played: list[Played] = []
-    try:
-        for name in arms or (RUNTIME_ARMS if library else (CONTROL,)):
-            arm = RUNTIME_ARMS[name]
-            played += _play_policy(policy, world, environment.max_steps, worlds, library, arm, copies)
-    finally:
-        world.close()
-    return summarise(played)
-
-
-def _play_policy(
-    policy: Any, world: Any, max_steps: int, worlds: TaskInstances, library: str | Path | None, arm: Arm, copies: int
-) -> list[Played]:
-    """Play every task instance `copies` times in one arm."""
-    has_memory = arm.has_memory and library is not None
-    path = library if has_memory and library is not None else ":memory:"
-    played = []
-    with ExperienceLibrary.open(path, read_only=has_memory) as memory:
-        for copy in range(copies):
-            agent = Agent(
-                policy,
-                memory,
-                world.clone(),
-                arm=arm,
-                learn=False,
-                guardrails=has_memory,
-                max_steps=max_steps,
-                seed=copy,
-            )
-            for fold, seed in worlds.all:
-                result = agent.run(fold, seed)
-                problem = (result.trajectory.ending or "no outcome") if result.success is None else ""
-                played.append(_to_episode(result.trajectory, f"{fold}#{seed}", copy, problem=problem))
-            agent.close()
-    return played
 
 
 def summarize_composed(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -17,7 +17,6 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import NO_MEMORY
 
 from .config.kinds import RECALLS
-from .config.loading import drop_removed
 from .config.parsing import parse
 from .config.schema import ModelConfig, TrainConfig
 from .models.pretrained import locate_base
@@ -38,15 +37,15 @@ class Manifest:
     """The settings of each role, by its name."""
     base: str
     """Fingerprint of the base under the adapters; empty if the roles are whole models."""
-    temperature: float = 1.0
+    temperature: float
     """Sampling temperature of the policy in evaluations."""
-    recall: int | None = None
-    """Largest number of items, and of similar steps, that a recall showed; None in an export of an earlier version."""
-    guidance: str | None = None
-    """Kind of guidance that the policy read; None in an export of an earlier version."""
-    guardrails: bool = True
+    recall: int
+    """Largest number of items, and of similar steps, that a recall showed."""
+    guidance: str
+    """Kind of guidance that the policy read."""
+    guardrails: bool
     """Whether guardrails refused actions where the policy recalled."""
-    planner: str | None = None
+    planner: str | None
     """The planner where the policy recalled."""
     instructions: Mapping[str, Any] = field(default_factory=instructions.describe)
 
@@ -101,8 +100,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of an export, and compare its instructions with those of this version."""
     try:
         saved = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        number, given = saved.pop("format"), drop_removed({"model": saved.pop("model")})
-        model = parse(ModelConfig, given["model"], "model")
+        number, model = saved.pop("format"), parse(ModelConfig, saved.pop("model"), "model")
         manifest = Manifest(model, **saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):

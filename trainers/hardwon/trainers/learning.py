@@ -6,13 +6,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.library import forget_findings
 
 from .algorithms.samples import Rollout
-from .roles.base import Reader
 from .session import Session
-
-
-def list_readers(session: Session) -> list[Reader]:
-    """Return the roles that read in the background while episodes are played."""
-    return [role for role in session.roles.values() if isinstance(role, Reader)]
 
 
 def distribute(session: Session, rollouts: Sequence[Rollout]) -> None:
@@ -33,8 +27,7 @@ async def update_library(session: Session, iteration: int, rollouts: Sequence[Ro
         # before the readers: they look queued episodes up in the library
         library.record_many([rollout.trajectory for rollout in rollouts])
     for name, role in session.roles.items():
-        if isinstance(role, Reader):
-            metrics.update({f"{name}/{key}": value for key, value in (await role.written(rollouts)).items()})
+        metrics.update({f"{name}/{key}": value for key, value in (await role.written(rollouts)).items()})
     if not learns:
         return metrics
     # A fresh handle makes the result depend on the file alone, so that a resumed run matches exactly.

@@ -34,7 +34,7 @@ from .engines.factory import get_tokens_read
 from .evaluate import collect_episodes, flatten_report, summarise, summarize_composed, summarize_episodes
 from .metrics import Metrics
 from .player import Player
-from .roles.base import PolicyRole, Role, TriesCandidates
+from .roles.base import PolicyRole, Role
 from .rollouts.explore import Task
 from .session import Session
 from .workers.prefetcher import Prefetcher
@@ -149,7 +149,7 @@ class TrainingLoop:
     async def _iterate(self) -> None:
         """Run one iteration: play, assign credit, update one role, reload the engine, update the library.
 
-        Roles of the `Reader` kind read episodes in the background while the groups are played.
+        Roles that read episodes do so in the background while the groups are played.
         """
         began, number = time.perf_counter(), self.position.iteration + 1
         self._start_workers()
@@ -157,8 +157,8 @@ class TrainingLoop:
         self.player.iteration = self.position.iteration
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
-        for reader in learning.list_readers(self.session):
-            reader.read(f"{self.config.run.seed}/{number}")
+        for role in self.session.roles.values():
+            role.read(f"{self.config.run.seed}/{number}")
         if self._prefetcher is None:
             played, learnable, group_counts = await self._play_groups(number)
         else:
@@ -181,11 +181,12 @@ class TrainingLoop:
         metrics.update(await learning.update_library(self.session, number, played))
         metrics.update(await self._try_candidates(number))
         metrics.update(self._measure_lag(learnable))
-        if (role := self._select_role()) is not None:
+        if (chosen := self._select_role()) is not None:
             # in a thread of its own if workers play meanwhile: their requests are answered in this one
-            update = role.update() if self._prefetcher is None else await asyncio.to_thread(role.update)
-            metrics.update({f"{role.name}/{name}": value for name, value in update.items()})
-            self.session.engine.load_adapter(role.name, self.session.engine.versions()[role.name] + 1, role.weights())
+            update = chosen.update() if self._prefetcher is None else await asyncio.to_thread(chosen.update)
+            metrics.update({f"{chosen.name}/{name}": value for name, value in update.items()})
+            version = self.session.engine.versions()[chosen.name] + 1
+            self.session.engine.load_adapter(chosen.name, version, chosen.weights())
         self._keep_history(number)
         if self.session.sources:
             metrics.update({**self.session.sources.drain_metrics(), **self.session.sources.learn(learnable)})
@@ -211,9 +212,8 @@ class TrainingLoop:
         for arm in [arm for arm in self.config.list_arms() if arm.memory in TRIES][:1]:
             play = partial(self.player.play_trials, arm=arm, temperature=self._get_temperature())
             for role in self.session.roles.values():
-                if isinstance(role, TriesCandidates):
-                    tried = await role.try_candidates(play, arm.name, f"{self.config.run.seed}/{number}")
-                    metrics.update({f"{role.name}/{name}": value for name, value in tried.items()})
+                tried = await role.try_candidates(play, arm.name, f"{self.config.run.seed}/{number}")
+                metrics.update({f"{role.name}/{name}": value for name, value in tried.items()})
         return metrics
 
     def _measure_lag(self, rollouts: Sequence[Rollout]) -> dict[str, float]:

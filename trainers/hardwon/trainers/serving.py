@@ -125,10 +125,9 @@ def load_roles(
             roles["admission"] = ServedAdmission(engines[name], prompts)
     if "policy" in roles and "guidance" not in roles:
         roles["guidance"] = _open_memory(manifest.guidance, place)
-    recall_k = 5 if manifest.recall is None else manifest.recall
     pastes = isinstance(roles.get("guidance"), PastedEpisodes)
     guardrails, planner = manifest.guardrails and not pastes, None if pastes else manifest.planner
-    return Roles(**roles, recall_k=recall_k, guardrails=guardrails, planner=planner)
+    return Roles(**roles, recall_k=manifest.recall, guardrails=guardrails, planner=planner)
 
 
 def load_policy(folder: str | Path, *, device: str = "auto", temperature: float = 0.0) -> "ServedPolicy":
@@ -252,11 +251,8 @@ def _open_guidance(settings: GuideSettings, engine: Engine, prompts: PromptForma
     return TrainedGuidance(engine, prompts, free=settings.says == "words", most=settings.length)
 
 
-def _open_memory(kind: str | None, folder: Path) -> Guidance | None:
-    """Return the guidance that a policy read without a guide; None for that of the runtime, which shows all.
-
-    An export of an earlier version does not say it, and gets that of the runtime.
-    """
+def _open_memory(kind: str, folder: Path) -> Guidance | None:
+    """Return the guidance that a policy read without a guide; None for that of the runtime, which shows all."""
     if kind in LESSONS:
         return ItemGuidance()
     if kind in PASTES:

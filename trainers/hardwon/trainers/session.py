@@ -9,21 +9,20 @@ what happens when.
 
 import copy
 import json
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import UnknownName
+from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.privacy.private_files import refuse_links
 from hardwon.runtime import Environment
 
 from .algorithms.parallel import get_team
 from .algorithms.terms import add_horizon
 from .checkpoint import Tell, copy_library, copy_start, put_library
-from .config.loading import of_stored
+from .config import loading
 from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict
 from .config.sources import asks_own_model
 from .engines import base_models
@@ -218,28 +217,19 @@ class Session:
             self.start.close()
 
 
-def read_config(checkpoint: Path, *, is_resumed: bool = False) -> TrainConfig:
-    """Return the settings that a checkpoint was saved with; see `of_stored`."""
-    return of_stored(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")), is_resumed=is_resumed)
+def read_config(checkpoint: Path) -> TrainConfig:
+    """Return the settings that a checkpoint was saved with."""
+    try:
+        return loading.of(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint} has other settings than this version reads: {error}") from error
 
 
 def check_instructions(config: TrainConfig, checkpoint: Path, roles: Iterable[str]) -> None:
-    """Check that some roles of a checkpoint were trained on the instructions of this version.
-
-    Prompts of the compact format have no instructions. A checkpoint without a record, from before they were recorded,
-    cannot be compared, and a warning says so.
-    """
-    if config.model.is_compact:
-        return
-    path = checkpoint / INSTRUCTIONS
-    if not path.is_file():
-        warnings.warn(
-            f"{checkpoint} does not say on which instructions its roles were trained; they may read other texts now. "
-            "Train the roles again if their decisions are worse than in the run.",
-            stacklevel=2,
-        )
-        return
-    instructions.check(json.loads(path.read_text(encoding="utf-8")), str(checkpoint), roles)
+    """Check that some roles of a checkpoint were trained on the instructions of this version, if prompts have any."""
+    if not config.model.is_compact:
+        saved = json.loads((checkpoint / INSTRUCTIONS).read_text(encoding="utf-8"))
+        instructions.check(saved, str(checkpoint), roles)
 
 
 def _open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
@@ -315,7 +305,6 @@ def _open_sources(
     """Return the sources of the policy's signals."""
     policy = config.roles["policy"]
     parts = SourceParts(
-        None,
         model,
         prompts,
         engine,

@@ -34,12 +34,12 @@ from .loop import Position, TrainingLoop
 from .metrics import Metrics, is_worse, read as read_metrics
 from .player import Player
 from .roles.decisions import PURPOSES, look
-from .roles.supervised_stage import SupervisedRole
+from .roles.trained import TrainedRole
 from .session import Session, read_config
 from .warmstart import updates
 from .warmstart.demonstrations import measure_recalled
 from .warmstart.takeover import check_run, read_weights, take_over
-from .workers.opening import open_pool
+from .workers.pool import open_pool
 
 MAY_DIFFER = (
     "engine.",
@@ -264,7 +264,7 @@ def _find_checkpoint(config: TrainConfig, screen: Screen, *, resume: bool) -> Pa
         raise ConfigError(
             f"{Path(config.run.out)} holds a run already; continue it with --resume, or choose another run.out."
         )
-    for path, (before, now) in differences(read_config(latest, is_resumed=True), config).items():
+    for path, (before, now) in differences(read_config(latest), config).items():
         if not path.startswith(MAY_DIFFER):
             raise ConfigError(
                 f"{path} was {before!r} and is now {now!r}, but a resumed run must keep it. "
@@ -332,7 +332,7 @@ def _begin_roles(loop: TrainingLoop, progress: updates.Progress) -> bool:
     """Prepare every role, with checkpoints in its stage 1 and after it, and load its weights into the engine."""
     session, done = loop.session, progress.studied
     for name, role in session.roles.items():
-        if isinstance(role, SupervisedRole):
+        if isinstance(role, TrainedRole):
             stage = role.supervised
             if name in done:
                 stage.skip()
@@ -340,11 +340,11 @@ def _begin_roles(loop: TrainingLoop, progress: updates.Progress) -> bool:
                 stage.goes_on = updates.Saver(loop, {"studied": list(done)})
                 stage.begun = progress.begun if done == progress.studied else None
         role.begin(loop.screen.tell)
-        if isinstance(role, SupervisedRole) and role.supervised.is_stopped:
+        if isinstance(role, TrainedRole) and role.supervised.is_stopped:
             loop.screen.tell(f"stopped and saved in stage 1 of {name}; add --resume to continue.")
             return False
         session.engine.load_adapter(name, 1, role.weights())
-        if isinstance(role, SupervisedRole) and (text := asyncio.run(role.report_accuracy())):
+        if isinstance(role, TrainedRole) and (text := asyncio.run(role.report_accuracy())):
             (loop.screen.warn if text.startswith("WARNING") else loop.screen.tell)(text)
         if _studies(role) and name not in done:
             done = (*done, name)
@@ -357,7 +357,7 @@ def _begin_roles(loop: TrainingLoop, progress: updates.Progress) -> bool:
 
 def _studies(role: object) -> bool:
     """Return whether a role has a stage 1 in this run."""
-    return isinstance(role, SupervisedRole) and role.supervised.teaches
+    return isinstance(role, TrainedRole) and role.supervised.teaches
 
 
 def _warn_of_verdicts(session: Session, screen: Screen) -> None:

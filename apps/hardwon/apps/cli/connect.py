@@ -128,7 +128,9 @@ def hook_install(
     from hardwon.memory.storage.database import check_library_file
 
     # An absolute path, because the agent runs its hooks in the folder of a project.
-    path = library if is_address(parse_library(library)) else str(Path(library or default_library()).absolute())
+    path = library or default_library()
+    if not is_address(parse_library(path)):
+        path = str(Path(path).absolute())
     if not is_address(path):  # hooks fail in silence
         check_library_file(Path(path), read_only=False)
     options = ["--library", path, "--guardrails", guardrails, "--namespace", namespace]

@@ -210,9 +210,12 @@ def unpin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_j
 @app.command()
 def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
     """Revert an item's most recent change that was not reverted before. The item keeps the score it earned."""
+    from hardwon.apps.render.views import describe_changes
+
     with opened(path, namespace, write=True) as library:
         item = library.items.undo(item_id)
-    _print_result(as_json, {"item": item}, f"{item.id} is restored: {item.status}, version {item.version}.")
+        fields = describe_changes(library.items.history(item.id))[-1]
+    _print_result(as_json, {"item": item}, f"{item.id} is restored ({fields}), now version {item.version}.")
 
 
 @app.command()

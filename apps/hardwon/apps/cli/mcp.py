@@ -40,15 +40,10 @@ def mcp(
 ) -> None:
     """Serve LIBRARY to an MCP client: recall, check, why, record, add, feedback, stats, and items as resources."""
     from hardwon.memory import ExperienceLibrary
-    from hardwon.memory.errors import MissingExtra
+    from hardwon.memory.errors import require_extra
 
-    try:
+    with require_extra("agent"):
         from hardwon.apps import mcp_server
-    except ModuleNotFoundError as error:
-        # Only a missing MCP package means a missing extra; any other import error is a bug to report.
-        if error.name and error.name.partition(".")[0] in ("mcp", "mcp_types"):
-            raise MissingExtra.of("mcp", "agent") from error
-        raise
     if read_only and not is_address(path):  # otherwise opening creates the library
         must_exist(path)
     trained = open_server_roles(roles, "guidance", "extractor")

@@ -227,11 +227,11 @@ def show(
 def why(
     path: Library,
     about: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(
             metavar="ABOUT", help="The id of a lesson, or words of a lesson or an action.", show_default="what was told"
         ),
-    ] = "",
+    ] = None,
     at: Annotated[
         str,
         typer.Option(
@@ -246,14 +246,14 @@ def why(
     from hardwon.apps.shared import explain
 
     with opened(path, namespace) as library:
-        answer = explain.explain_advice(library, about, at)
+        answer = explain.explain_advice(library, " ".join(about or ()), at)
         say_json(answer) if as_json else out().print(views.render_trace(answer))
 
 
 @app.command()
 def search(
     path: Library,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words to search for.", show_default=False)],
+    words: Annotated[list[str], typer.Argument(metavar="TEXT", help="Words to search for.", show_default=False)],
     how: Annotated[str, typer.Option(help="Search by words (text), by meaning (dense), or both (hybrid).")] = "hybrid",
     among: Annotated[str, typer.Option(help="Search items, steps, or all.")] = "all",
     kind: KindsOption = None,
@@ -264,7 +264,7 @@ def search(
     """Find items and steps by words and by meaning, and explain each match."""
     from hardwon.apps.shared import lists
 
-    if not text.strip():
+    if not (text := " ".join(words).strip()):
         raise typer.BadParameter("the text is empty; give some words to search for.", param_hint="TEXT")
 
     with opened(path, namespace) as library:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from hardwon.apps.shared.remarks import drop_remarks
+from hardwon.apps.shared.remarks import drop_remarks, is_own_tool, read_request
 
 EventKind = Literal["session", "prompt", "before", "after", "failed", "stop", "other"]
 
@@ -21,6 +21,7 @@ KINDS: Mapping[str, EventKind] = {
     "PostToolUse": "after",
     "PostToolUseFailure": "failed",
     "Stop": "stop",
+    "SubagentStop": "stop",
     "SessionEnd": "stop",
     # Cursor
     "sessionStart": "session",
@@ -33,6 +34,8 @@ KINDS: Mapping[str, EventKind] = {
 }
 _MOST_CHARS = 20_000
 """Characters of a result that are kept; an episode keeps fewer."""
+_TEXTS = ("content", "result", "stderr")
+"""Texts in the results of Claude Code's own tools: a file's, a page's, a program's. Their failures are events."""
 
 
 class HookEvent(NamedTuple):
@@ -42,6 +45,7 @@ class HookEvent(NamedTuple):
     name: str
     """The agent's own name of the event."""
     session: str
+    """The agent's own name of the session; a subagent has one of its own."""
     agent: str
     cwd: str = ""
     prompt: str = ""
@@ -55,6 +59,8 @@ class HookEvent(NamedTuple):
     """A person stopped the call or the turn, which shows neither a success nor a failure."""
     is_new_session: bool = False
     """The agent was started, so no turn of this session runs; Claude Code also reports a session that it compacts."""
+    is_subagent: bool = False
+    """The event is a subagent's, whose request no hook reports; its transcript has it."""
 
 
 def read_event(agent: str, text: str) -> HookEvent:
@@ -66,16 +72,28 @@ def read_event(agent: str, text: str) -> HookEvent:
     if not session:
         raise ValueError("the hook input has no session_id or conversation_id")
     name = str(value.get("hook_event_name") or "")
+    part, prompt = str(value.get("agent_id") or ""), str(value.get("prompt") or "")
     kind = KINDS.get(name, "other")
+    if kind == "prompt" and prompt.strip() and not read_request(prompt):
+        kind = "other"  # what the agent reports to itself is no request
     roots = value.get("workspace_roots") or [""]
-    result, error = _read_result(kind, value)
+    response = value.get("tool_response", value.get("tool_output"))
+    result, error = _read_result(kind, value, response, agent)
     return HookEvent(
-        kind, name, str(session), agent, str(value.get("cwd") or roots[0]), str(value.get("prompt") or ""),
+        kind, name, f"{session}/{part}" if part else str(session), agent, str(value.get("cwd") or roots[0]), prompt,
         str(value.get("tool_name") or ""), _read_arguments(value.get("tool_input")), result, error,
-        str(value.get("tool_use_id") or ""), str(value.get("transcript_path") or ""),
-        value.get("is_interrupt") is True or (kind == "stop" and _is_cut(name, value)),
-        kind == "session" and value.get("source") != "compact",
+        str(value.get("tool_use_id") or ""), _find_transcript(value, part),
+        value.get("is_interrupt") is True or (isinstance(response, dict) and response.get("interrupted") is True)
+        or (kind == "stop" and _is_cut(name, value)),
+        kind == "session" and value.get("source") != "compact", bool(part),
     )  # fmt: skip
+
+
+def _find_transcript(value: Mapping[str, Any], part: str) -> str:
+    """Return the path of the transcript; that of a subagent is in a folder beside the one of its session."""
+    path = str(value.get("transcript_path") or "")
+    own = f"{path.removesuffix('.jsonl')}/subagents/agent-{part}.jsonl" if part and path else path
+    return str(value.get("agent_transcript_path") or own)
 
 
 def _is_cut(name: str, value: Mapping[str, Any]) -> bool:
@@ -92,7 +110,7 @@ def _read_arguments(value: Any) -> dict[str, Any]:
     return drop_remarks(value) if isinstance(value, dict) else {} if value is None else {"input": value}
 
 
-def _read_result(kind: EventKind, value: Mapping[str, Any]) -> tuple[str, str]:
+def _read_result(kind: EventKind, value: Mapping[str, Any], response: Any, agent: str) -> tuple[str, str]:
     """Return the result and the error of a tool; the error is empty if the call worked."""
     if kind == "failed":
         error = str(value.get("error") or value.get("error_message") or "the tool failed")[:_MOST_CHARS]
@@ -102,8 +120,10 @@ def _read_result(kind: EventKind, value: Mapping[str, Any]) -> tuple[str, str]:
     # Imported here, because the hooks before a call have no result to read and must not wait for the patterns.
     from hardwon.runtime.interfaces.results import find_failure
 
-    response = value.get("tool_response", value.get("tool_output"))
-    error = find_failure(response)[:_MOST_CHARS]
+    judged = response
+    if agent == "claude-code" and isinstance(response, dict) and is_own_tool(str(value.get("tool_name"))):
+        judged = {name: part for name, part in response.items() if name not in _TEXTS}
+    error = find_failure(response, failed=True)[:_MOST_CHARS] if find_failure(judged) else ""
     if isinstance(response, str):
         try:
             parsed = json.loads(response)

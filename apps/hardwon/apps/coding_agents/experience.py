@@ -5,23 +5,28 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Reasons, Verdict
+from hardwon.memory.guardrails.preconditions import find_failing_pattern
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, clip
-from hardwon.runtime.guidance.rendering import Visible, render_item
+from hardwon.runtime.guidance.coverage import Coverage
+from hardwon.runtime.guidance.rendering import Visible, list_actions, render_item
 from hardwon.runtime.integrations.own_words import to_trust
 from hardwon.runtime.integrations.recording import begin_run, record_run
-from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S, SHOWN_CHARS
+from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S, INTERRUPTED, SHOWN_CHARS
 from hardwon.runtime.integrations.tool_run import ToolRun, format_hint, format_lines, format_refusal, format_warning
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .events import HookEvent
 from .journal import Journal, find_state, has_library, log_failure, read_turn, write_file
+
+SESSION_LESSONS = 5
+"""Lessons that a session begins with, at most."""
 
 
 @contextmanager
@@ -53,9 +58,14 @@ def describe_library(options: argparse.Namespace, journal: Journal) -> str:
     with open_library(options) as library:
         if library is None:
             return ""
-        patterns = sorted({item.forbids for item in library.items.find(["guardrail"], limit=100_000) if item.forbids})
-        items = library.items.find(["strategy", "insight", "warning"], limit=5)
-        text = format_lines([line for item in items if (line := render_item(item, Visible(None)))])
+        guards = library.items.find(["guardrail", "remedy"], limit=100_000)
+        warned = (item.forbids if item.kind == "guardrail" else find_failing_pattern(item) for item in guards)
+        patterns = sorted(set(filter(None, warned)))
+        # More than are shown, because a remedy says better what others say of its call.
+        items = library.items.find(["strategy", "insight", "warning", "remedy"], limit=8 * SESSION_LESSONS)
+        coverage = Coverage(items, ())
+        lines = (render_item(item, Visible(None)) for item in items if coverage.needs_item(item, list_actions(item)))
+        text = format_lines(list(islice(filter(None, lines), SESSION_LESSONS)))
     write_file(journal.guards, [options.namespace, patterns])
     if state and state == find_state(options.library):  # nobody wrote meanwhile
         write_file(journal.lessons, [options.namespace, state, text])
@@ -86,7 +96,7 @@ def rule_on(
             return "", "", {}
         run = build_run(library, entries, mode, hides_results=options.trust == "own")
         ruling = run.rule_on({"id": event.call_id, "name": event.tool, "args": event.arguments})
-        if not ruling.verdict.items:
+        if ruling.runs and not ruling.warned:
             return "", "", {}
         refusal = "" if ruling.runs else format_refusal(Call(event.tool, event.arguments, "").text, ruling.verdict)
         return refusal, format_warning(ruling.verdict) if ruling.runs else "", asdict(ruling.verdict)
@@ -105,9 +115,10 @@ def build_run(
     run.mode = mode
     # Cursor reports a call that a hook refused as failed, too.
     refused = {entry["id"] for entry in entries if entry.get("kind") == "refused" and entry.get("id")}
-    for entry in entries:
+    for entry in _order_by_call(entries):
         kind, saved = entry.get("kind"), entry.get("verdict")
         verdict = Verdict(**saved) if saved else Verdict(True)
+        run.note_warning(verdict)
         if kind != "refused" and verdict.items and entry.get("id"):
             # The outcome of the call belongs to the guardrails that warned of it, and decides their trial.
             run.rulings[str(entry["id"])] = "", Ruling(verdict)
@@ -123,6 +134,15 @@ def build_run(
             run.calls = (*run.calls, call)
             run.state = run.episode.state(run.calls)
     return run
+
+
+def _order_by_call(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return entries with every answer behind its call: parallel calls may be answered in another order."""
+    begun = {entry["id"]: at for at, entry in enumerate(entries) if entry.get("kind") == "before" and entry.get("id")}
+    places = [
+        begun.get(entry.get("id"), at) if entry.get("kind") == "answer" else at for at, entry in enumerate(entries)
+    ]
+    return [entry for _, entry in sorted(zip(places, entries, strict=True), key=lambda placed: placed[0])]
 
 
 def record_pending(options: argparse.Namespace) -> int:
@@ -192,8 +212,8 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
 
     Older versions of Claude Code call no hook when a tool fails, but their transcript has the error.
     """
-    from hardwon.apps.importers.claude_code import read_request
-    from hardwon.apps.importers.messages import plain_messages
+    from hardwon.apps.importers.claude_code import read_messages
+    from hardwon.apps.shared.remarks import read_request
 
     path = Path(str(prompt.get("transcript") or ""))
     if not path.is_file():
@@ -205,18 +225,18 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
         if entry.get("kind") == "before" and entry.get("id") and entry["id"] not in answered
     }
     own, equal, has_begun = {entry.get("id") for entry in entries} - {None, ""}, list[str](), False
-    replies: list[Mapping[str, Any]] = []
+    replies, foreign = list[Mapping[str, Any]](), set[str]()
     for line in _read_tail(path):
-        if not isinstance(line.get("message"), Mapping) or line.get("isSidechain"):
+        if not isinstance(line.get("message"), Mapping) or (line.get("isSidechain") and not prompt.get("side")):
             continue
-        for message in plain_messages({"role": line.get("type"), **line["message"]}):
+        for message in read_messages(line, foreign):
             # Later turns may repeat the words of this one, so its request is the last before its first call.
             has_begun = has_begun or any(call["id"] in own for call in message["calls"])
             text = read_request(message["text"]) if message["role"] == "user" and not has_begun else ""
             if text.strip() == str(prompt["text"]).strip():
                 equal.append(str(line.get("uuid") or ""))
             at = missing.get(str(message["answers"])) if message["role"] == "tool" else None
-            if at is not None:
+            if at is not None and not INTERRUPTED.match(message["text"]):
                 error = find_failure(message["text"], failed=message["error"])
                 entries[at] = {**entries[at], "kind": "answer", "result": message["text"], "error": error}
             if has_begun and not line.get("isMeta"):

@@ -13,7 +13,14 @@ from contextlib import suppress
 from typing import Any
 
 from .events import AGENTS, HookEvent, add_context, deny, read_event, takes_context
-from .journal import Journal, default_library, has_library, log_failure, may_be_forbidden
+from .journal import (
+    Journal,
+    default_library,
+    has_library,
+    log_failure,
+    may_be_forbidden,
+    read_last_request,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,6 +54,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any]:
     """Return the answer to an event; empty for none."""
     journal = Journal(options.library, event.session)
+    if event.is_subagent and event.kind in ("before", "after", "failed") and not journal.path.exists():
+        _note_request(event, journal, read_last_request(event.transcript))
     if event.kind == "session":
         _begin_session(event, options, journal)
         lessons = journal.read_lessons(options.library, options.namespace)
@@ -102,8 +111,7 @@ def _begin_session(event: HookEvent, options: argparse.Namespace, journal: Journ
 def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal) -> dict[str, Any]:
     journal.interrupt()  # a turn that still has a journal had no stop
     _record(event, options, journal)
-    begun = {"session": event.session, "cwd": event.cwd, "transcript": event.transcript}
-    journal.append({"kind": "prompt", "text": event.prompt, **begun})
+    _note_request(event, journal, event.prompt)
     hint, why = _consult(event, options, journal) or ("", {})
     if why:
         journal.append({"kind": "recalled", "why": why})
@@ -111,6 +119,11 @@ def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal)
         journal.append({"kind": "context", "text": hint})
         return {}
     return add_context(event, hint)
+
+
+def _note_request(event: HookEvent, journal: Journal, text: str) -> None:
+    begun = {"session": event.session, "cwd": event.cwd, "transcript": event.transcript, "side": event.is_subagent}
+    journal.append({"kind": "prompt", "text": text, **begun})
 
 
 def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> dict[str, Any]:

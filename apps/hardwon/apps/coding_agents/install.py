@@ -16,7 +16,8 @@ MARK = "hardwon.apps.coding_agents.hook"
 """Part of the command by which our own hooks are recognized."""
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     "claude-code": (
-        "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop", "SessionEnd",
+        "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop",
+        "SubagentStop", "SessionEnd",
     ),
     "codex": ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
     "cursor": (

@@ -13,6 +13,8 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from hardwon.apps.shared.remarks import read_request
+
 HOME = "HARDWON_HOME"
 """Variable with the folder of journals and of the default library."""
 _KEPT_S = 7 * 24 * 3600
@@ -214,6 +216,20 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(entry, dict):
             yield entry
+
+
+def read_last_request(transcript: str) -> str:
+    """Return the last text of a user in a transcript, which is the request that its agent works on."""
+    request = ""
+    for line in read_entries(Path(transcript)):
+        message = line.get("message")
+        if line.get("type") != "user" or not isinstance(message, dict) or line.get("isMeta"):
+            continue
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        request = read_request("\n".join(texts)) or request
+    return request
 
 
 def may_be_forbidden(guards: Path, namespace: str, action: str) -> bool:

@@ -14,7 +14,6 @@ from hardwon.apps.render.views import (
     format_count,
     format_earlier_step,
     format_grade,
-    format_segment,
     format_step_refs,
     format_success,
 )
@@ -206,13 +205,12 @@ class Replay:
         self._replanned = replanned
         self._at = 0
         self._buttons: list[ui.button] = []
-        segments = {segment["first_t"]: segment for segment in explanation["segments"]}
         with ui.element("div").classes("replay"):
             with ui.element("section"):
                 html(tag("h2", "Steps"))
                 with ui.element("ol").classes("plain steps"):
                     for number, step in enumerate(self._steps):
-                        self._add_step(number, step, segments.get(step["t"]))
+                        self._add_step(number, step)
             with ui.element("section").props('aria-live="polite"'):
                 self._title = html("")
                 with ui.element("div").classes("actions"):
@@ -221,10 +219,8 @@ class Replay:
                 self._body = html("")
         ui.keyboard(on_key=self._handle_key)
 
-    def _add_step(self, number: int, step: Mapping[str, Any], segment: Mapping[str, Any] | None) -> None:
+    def _add_step(self, number: int, step: Mapping[str, Any]) -> None:
         with ui.element("li"):
-            if segment:
-                html(tag("p", format_segment(segment), class_="under soft"))
             marks = ", ".join(self._list_marks(number, step))
             # Bound per call of this method; a lambda in the caller's loop would always show the last step.
             with ui.button(on_click=lambda: self.show(number)).props("flat dense align=left no-caps") as button:

@@ -182,17 +182,21 @@ def _render_error(status: int, words: str, theme: str) -> Response:
     names, mark, existing = words.partition(" There are: ")
     # A person finds a lesson or an episode in the lists, not among twenty ids.
     text = names if len(existing) > 200 else names + mark + existing
-    page = plain_page(title, tag("p", text[:1].upper() + text[1:]), _render_links(PAGES), theme=theme)
+    page = plain_page(title, tag("p", text[:1].upper() + text[1:]), theme=theme, top=_render_top(str))
     return HTMLResponse(page, status_code=status)
 
 
-def _render_links(paths: Mapping[str, str]) -> Html:
-    """Return links to pages, by path, as on the top of other pages."""
-    links = [tag("a", name, href=path) for path, name in paths.items()]
-    return tag("nav", *links, class_="pager", aria_label="Pages")
+def _render_top(link: Callable[[str], str], current: str = "", *fields: Html) -> Html:
+    """Return the top of a page: links to the lists and the search field, and further fields."""
+    links = [
+        tag("a", name, href=link(path), aria_current="page" if path == current else None)
+        for path, name in PAGES.items()
+    ]
+    nav = tag("nav", *links, aria_label="Pages")
+    return tag("header", tag("div", tag("strong", "hardwon"), nav, *(fields or [_render_search()])), class_="top")
 
 
-def plain_page(title: str, *contents: Any, theme: str = "") -> str:
+def plain_page(title: str, *contents: Any, theme: str = "", top: str = "") -> str:
     """Return a page without a connection to the server, for the login and for errors."""
     return "<!doctype html>" + tag(
         "html",
@@ -205,7 +209,7 @@ def plain_page(title: str, *contents: Any, theme: str = "") -> str:
             tag("link", rel="icon", href="data:,"),
             tag("style", Html(build_style(theme))),
         ),
-        tag("body", tag("main", tag("h1", title), *contents, class_="page")),
+        tag("body", Html(top), tag("main", tag("h1", title), *contents, class_="page")),
         lang="en",
     )
 
@@ -218,27 +222,8 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
     ui.colors(primary=ACCENT)
     ui.dark_mode({"dark": True, "light": False}.get(room.theme))  # None follows the system
     html(tag("a", "Skip to the content", href="#main", class_="skip"))
-    html(
-        tag(
-            "header",
-            tag(
-                "div",
-                tag("strong", "hardwon"),
-                tag(
-                    "nav",
-                    *(
-                        tag("a", name, href=room.link(path), aria_current="page" if path == current else None)
-                        for path, name in PAGES.items()
-                    ),
-                    aria_label="Pages",
-                ),
-                _render_search(room),
-                _render_namespaces(room, current),
-                _render_theme(room),
-            ),
-            class_="top",
-        )
-    )
+    fields = _render_search(room.namespace), _render_namespaces(room, current), _render_theme(room)
+    html(_render_top(room.link, current, *fields))
     with ui.element("div").classes("page").props('id=main tabindex="-1"'):
         html(tag("h1", linked(title)))
         yield
@@ -282,13 +267,13 @@ def filters(room: Room, path: str, *fields: Html) -> Html:
     return tag("form", *fields, *hidden, find, method="get", action=path, class_="filters", role="search")
 
 
-def _render_search(room: Room) -> Html:
+def _render_search(namespace: str = "default") -> Html:
     """Return the search field over lessons, episodes and steps."""
-    hidden = tag("input", type="hidden", name="namespace", value=room.namespace)
+    hidden = tag("input", type="hidden", name="namespace", value=namespace)
     return tag(
         "form",
         tag("input", name="text", type="search", placeholder="Search everything", aria_label="Search everything"),
-        *([hidden] if room.namespace != "default" else []),
+        *([hidden] if namespace != "default" else []),
         tag("button", "Search", class_="plain"),
         method="get",
         action="/search",

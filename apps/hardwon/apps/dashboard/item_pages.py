@@ -13,9 +13,9 @@ from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import (
     EFFECTS,
     build_effect_rows,
+    describe_changes,
     describe_item,
     format_blocks,
-    format_changes,
     format_estimates,
     format_failures,
     format_probation,
@@ -243,13 +243,11 @@ def _render_effect(item: Mapping[str, Any]) -> Iterator[Html]:
 
 
 def _render_history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
-    rows, before = [], dict[str, Any]()
-    for change in changes:
-        text = linked(format_changes(before, change["detail"]) or "-", link)
+    rows = []
+    for change, fields in zip(changes, describe_changes(changes), strict=True):
         at = change["at"][:19].replace("T", " ")
-        rows.append((tag("span", at, class_="date"), change["op"], tag("span", text, class_="says")))
-        # A change has only its own fields, so the state before the next one is accumulated.
-        before |= change["detail"]
+        text = tag("span", linked(fields or "-", link), class_="says")
+        rows.append((tag("span", at, class_="date"), change["op"], text))
     return table(("at (UTC)", "change", "fields"), rows[::-1], caption="History, newest first")
 
 

@@ -13,7 +13,6 @@ from .markup import Html, Link, join, linked, section, tag
 
 SHOWN = 5
 """Number of lessons in each list."""
-_KINDS = {"skill": "plan", "insight": "note"}
 _UNUSED = {
     "guardrail": "has not refused any action yet",
     "skill": "no agent has followed it yet",
@@ -70,7 +69,7 @@ def _describe_lesson(item: Item, measured: Mapping[str, Any]) -> dict[str, Any]:
         "says": f"{end_sentence(item.title)} {item.body}" if item.body else item.title,
         "step": item.provenance[0] if item.provenance else None,
         "example": "",
-        "kind": _KINDS.get(item.kind, item.kind),
+        "kind": item.kind,
         "status": item.status,
         "source": item.source,
         "worth": worth,

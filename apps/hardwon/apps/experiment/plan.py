@@ -22,7 +22,7 @@ from hardwon.runtime.interfaces.arms import Arm
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
-    from hardwon.runtime.interfaces.extension import Recaller
+    from hardwon.runtime.interfaces.extension import Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,11 @@ class ExperimentPlan:
             raise ConfigError(f"agent seeds are {list(self.seeds)}; give at least one, each once.")
 
     def library_path(self, seed: int) -> Path:
-        """Return the library of an agent seed; seeds after the first have their number in the file name."""
+        """Return the library of an agent seed; of those that learn, all but the first have their number in its name."""
         path = Path(self.library)
-        return path if seed == self.seeds[0] else path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
+        if seed == self.seeds[0] or not self.episodes:
+            return path
+        return path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
 
     @property
     def is_shared(self) -> bool:
@@ -126,19 +128,25 @@ class ExperimentPlan:
         return self.library.startswith(ADDRESSES)
 
     def open_library(self, seed: int) -> "ExperienceLibrary":
-        """Open the library of an agent seed. In a shared library, seeds after the first have a namespace each."""
+        """Open the library of an agent seed; one that nobody learns into is only read.
+
+        In a shared library, seeds after the first have a namespace each.
+        """
         from hardwon.memory import ExperienceLibrary
 
         if not self.learns:
             return ExperienceLibrary.open(":memory:")
         if self.is_shared:
-            return ExperienceLibrary.open(self.library, namespace=self._name_namespace(seed))
+            namespace = self._name_namespace(seed)
+            return ExperienceLibrary.open(self.library, namespace=namespace, read_only=not self.episodes)
         path = self.library_path(seed)
+        if not self.episodes:
+            return ExperienceLibrary.open(path if path.exists() else ":memory:", read_only=path.exists())
         path.parent.mkdir(parents=True, exist_ok=True)
         return ExperienceLibrary.open(path)
 
     def _name_namespace(self, seed: int) -> str:
-        return "default" if seed == self.seeds[0] else f"seed{seed}"
+        return "default" if seed == self.seeds[0] or not self.episodes else f"seed{seed}"
 
     def count_episodes(self, seed: int) -> int:
         """Return the number of episodes in the library file of an agent seed; 0 if there is none yet."""
@@ -193,7 +201,7 @@ def name_stores(libraries: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def open_beside(libraries: Sequence[str], library: "ExperienceLibrary") -> Iterator["Recaller | None"]:
+def open_beside(libraries: Sequence[str], library: "ExperienceLibrary") -> Iterator["Router | None"]:
     """Open other libraries for reading and yield a recaller of all; None without any."""
     if not libraries:
         yield None

@@ -28,7 +28,7 @@ from .versions import read_versions
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
-    from hardwon.runtime.interfaces.extension import Budget, Recaller
+    from hardwon.runtime.interfaces.extension import Budget, Router
     from hardwon.runtime.strategies.strategy import Strategy
 
 OnRow = Callable[[ResultRow], None]
@@ -170,7 +170,7 @@ class _SeedRun:
     seed: int
     library: "ExperienceLibrary"
     environment: Any
-    recaller: "Recaller | None"
+    recaller: "Router | None"
     report: OnRow
 
     def play(self, agent: "Agent", phase: Literal["learn", "test"], arm: str, trained: int, seed: int) -> None:
@@ -234,7 +234,7 @@ def run_seed(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: 
                 for setup, at in plan.tests():
                     if at == checkpoint:
                         _test(run, setup, checkpoint, finished)
-            if plan.learns:
+            if plan.learns and plan.episodes:
                 library.admin.index()
         finally:
             learner.close()

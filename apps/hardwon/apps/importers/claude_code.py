@@ -5,15 +5,14 @@ are skipped. A sidechain, the conversation of a subagent, is a separate conversa
 identified by its first call, or by the id of its message if calls have no random ids.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hardwon.apps.shared.remarks import drop_remarks
+from hardwon.apps.shared.remarks import drop_remarks, is_own_tool, read_request
 from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending
 
-from .messages import plain_messages
+from .messages import LoggedMessage, plain_messages
 from .spool import LoggedEpisode, Spool, refer_to_call
 
 KINDS = (
@@ -21,17 +20,6 @@ KINDS = (
     "permission-mode", "custom-title", "ai-title", "agent-name", "last-prompt", "pr-link", "tag",
 )  # fmt: skip
 _MARKS = frozenset(["sessionId", "uuid", "leafUuid", "snapshot", "messageId"])
-_NO_REQUEST = (
-    "<command-name>", "<command-message>", "<local-command", "<bash-", "<system-reminder>", "<task-notification>",
-    "[Request interrupted", "Caveat: The messages below were generated",
-)  # fmt: skip
-"""Prefixes of texts with the role `user` that are not requests of a person."""
-_COMMAND = re.compile(
-    r"\s*<command-message>[^<]*</command-message>\s*<command-name>(/[^<]*)</command-name>"
-    r"(?:\s*<command-args>(.*)</command-args>)?\s*\Z",
-    re.DOTALL,
-)
-"""A command of a person for the model. One that the program runs itself begins with its name."""
 
 
 def is_line(value: Any) -> bool:
@@ -43,17 +31,35 @@ def is_line(value: Any) -> bool:
     return bool(_MARKS & set(value)) and ("sessionId" in value or value["type"] in KINDS)
 
 
-def _drop_remarks(message: Mapping[str, Any]) -> Any:
-    """Return the content of a message, with the same arguments of calls that the hook records."""
+def read_messages(line: Mapping[str, Any], foreign: set[str]) -> Iterator[LoggedMessage]:
+    """Yield the messages of a line as the hooks report them; `foreign` collects the ids of calls of servers' tools.
+
+    Calls are without remarks, and the text of a person without the pictures beside it. A result without a mark worked,
+    unless it is a server's: the agent marks the failures of its own tools.
+    """
+    message = {"role": line["type"], **line["message"]}
+    return plain_messages({**message, "content": _clean_content(message, foreign)})
+
+
+def _clean_content(message: Mapping[str, Any], foreign: set[str]) -> Any:
     content = message.get("content")
     if not isinstance(content, list):
         return content
-    return [
-        {**block, "input": drop_remarks(block["input"])}
-        if isinstance(block, Mapping) and block.get("type") == "tool_use" and isinstance(block.get("input"), Mapping)
-        else block
-        for block in content
-    ]
+    blocks = [block for block in content if isinstance(block, Mapping)]
+    if message.get("role") == "user" and {block.get("type") for block in blocks} == {"text", "image"}:
+        return [block for block in blocks if block["type"] == "text"]
+    return [_clean_block(block, foreign) if isinstance(block, Mapping) else block for block in content]
+
+
+def _clean_block(block: Mapping[str, Any], foreign: set[str]) -> Mapping[str, Any]:
+    if block.get("type") == "tool_use":
+        if not is_own_tool(str(block.get("name"))):
+            foreign.add(str(block.get("id")))
+        given = block.get("input")
+        return {**block, "input": drop_remarks(given)} if isinstance(given, Mapping) else block
+    if block.get("type") == "tool_result" and str(block.get("tool_use_id")) not in foreign:
+        return {**block, "is_error": bool(block.get("is_error"))}
+    return block
 
 
 class Transcripts:
@@ -69,6 +75,8 @@ class Transcripts:
         """The request of every line, by the id of the line."""
         self._last: dict[str, str] = {}
         """The newest request of a session or a sidechain."""
+        self._foreign: set[str] = set()
+        """Ids of the calls of servers' tools."""
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
@@ -94,7 +102,7 @@ class Transcripts:
         # Text that the program inserted under the role `user`.
         hidden = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
         ref = _find_ref(value) or f"{lane} {place}"
-        for plain in plain_messages({"role": value["type"], **message, "content": _drop_remarks(message)}):
+        for plain in read_messages(value, self._foreign):
             if plain["role"] == "user":
                 text = "" if hidden else read_request(plain["text"])
                 if not text:
@@ -133,10 +141,3 @@ def _find_lane(value: Mapping[str, Any]) -> str:
     """Return the session of a line, and the subagent in it."""
     session, agent = str(value.get("sessionId") or ""), value.get("agentId")
     return f"{session}/{agent or 'sidechain'}" if value.get("isSidechain") else session
-
-
-def read_request(text: str) -> str:
-    """Return the request of a person in a text with the role `user`, as the person wrote it; empty if it is none."""
-    if command := _COMMAND.match(text):
-        return " ".join(filter(None, (command[1], (command[2] or "").strip())))
-    return "" if text.lstrip().startswith(_NO_REQUEST) or not text.strip() else text

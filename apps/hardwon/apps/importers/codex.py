@@ -8,11 +8,15 @@ episode.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from hardwon.apps.shared.remarks import drop_remarks
 from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending
+from hardwon.runtime.interfaces.results import find_failure
 
 from .messages import LoggedMessage, plain_messages
 from .spool import LoggedEpisode, Spool, refer_to_call, started_at
@@ -22,6 +26,8 @@ _STOPPED = "<turn_aborted>"
 """Beginning of what the program inserts when the person stops a turn; newer versions write an event as well."""
 _INSERTED = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<INSTRUCTIONS>")
 """Beginnings of user messages that no person wrote."""
+_HEAD = re.compile(r"Wall time: [^\n]{1,40}\n(?:Original token count: \d+\n)?Output:\n")
+"""Lines above the output of a server's tool."""
 
 
 def is_rollout(value: Any) -> bool:
@@ -79,7 +85,7 @@ class Rollouts:
     def _build_episode(
         self, session: str, number: int, task: str, replies: list[LoggedMessage], start: Any
     ) -> Iterator[LoggedEpisode]:
-        calls = tuple(iter_calls(replies))
+        calls = tuple(replace(call, arguments=drop_remarks(call.arguments)) for call in iter_calls(replies))
         all_calls = [call for message in replies for call in message["calls"]]
         self.unanswered += len(all_calls) - len(calls)
         if calls and task.strip():  # without its request, a turn was cut at its beginning
@@ -109,9 +115,16 @@ def _make_stop() -> LoggedMessage:
 
 
 def _unwrap_output(message: LoggedMessage) -> LoggedMessage:
-    """Return an output of a shell as text; older versions wrap it: {"output": "...", "metadata": {"exit_code": 0}}."""
+    """Return an output as its tool wrote it.
+
+    Older versions wrap that of a shell: {"output": "...", "metadata": {"exit_code": 0}}. Newer ones have lines above an
+    output; without an exit code among them, it is a server's.
+    """
     if message["role"] != "tool":
         return message
+    if head := _HEAD.match(message["text"]):
+        text = message["text"][head.end() :]
+        return {**message, "text": text, "error": message["error"] or bool(find_failure(text))}
     try:
         value = json.loads(message["text"])
     except (ValueError, RecursionError):

@@ -20,7 +20,7 @@ from hardwon.runtime.interfaces.results import find_failure
 from .conversations import LoggedOutcome, split_requests
 from .messages import LoggedMessage
 from .runs import find_request, iter_messages
-from .spool import NO_ROOT, LoggedEpisode, Spool
+from .spool import NO_ROOT, LoggedEpisode, Spool, list_ended
 
 ObservationRow = dict[str, Any]
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
@@ -85,7 +85,7 @@ class LangfuseReader:
             observations = [row for row in rows if row.get("type") in _TYPES]
             root = next((row for row in rows if row.get("type") == "TRACE"), None) or _find_root(observations)
             tools = [row for row in observations if row["type"] == "TOOL"]
-            requests = [(_find_task(root, observations), tuple(map(_build_call, tools)))] if tools else []
+            requests = [(_find_task(root, observations), list_ended(map(_build_call, tools)))] if tools else []
             requests = requests or _requests_of_messages(observations)
             if requests:
                 has_root = root.get("type") == "TRACE" or not root.get("parent_observation_id")

@@ -18,7 +18,7 @@ from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import LoggedOutcome, split_requests
 from .messages import LoggedMessage
-from .spool import NO_ROOT, LoggedEpisode, Spool
+from .spool import NO_ROOT, LoggedEpisode, Spool, list_ended
 
 OtelSpan = Mapping[str, Any]
 _EVALUATION = "gen_ai.evaluation."
@@ -63,11 +63,13 @@ class Spans:
         for trace in self._spool.parts():
             spans = [span for _, span in self._spool.values(trace)]
             tools = [span for span in spans if _is_tool(span)]
-            requests = [(_find_request(spans), tuple(map(_build_call, tools)))] if any(map(_has_content, tools)) else []
+            requests = (
+                [(_find_request(spans), list_ended(map(_build_call, tools)))] if any(map(_has_content, tools)) else []
+            )
             if not requests:
                 requests = _requests_of_messages(spans)
             if not requests and tools:  # the exporter did not capture content: names and errors only
-                requests = [(_find_request(spans), tuple(map(_build_call, tools)))]
+                requests = [(_find_request(spans), list_ended(map(_build_call, tools)))]
             if requests:
                 success, score = _find_outcome(spans) or (None, None)
                 aliases = tuple({span["raw"] for span in spans} - {trace, ""})

@@ -16,7 +16,7 @@ from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import outcome_of, split_requests
 from .messages import LoggedMessage
-from .spool import NO_ROOT, LoggedEpisode, Spool
+from .spool import NO_ROOT, LoggedEpisode, Spool, list_ended
 
 LoggedRun = Mapping[str, Any]
 _REQUESTS = ("input", "question", "task", "query", "prompt", "messages")
@@ -84,7 +84,7 @@ def _read_trace(trace: str, runs: Sequence[LoggedRun], start: Mapping[str, str])
         ending = ending if ending != "completed" else logged[-1].ending
         yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta, ending=ending)
     elif tools:
-        calls = tuple(map(_build_call, tools))
+        calls = list_ended(map(_build_call, tools))
         task = find_request(root.get("inputs"))
         yield LoggedEpisode(trace, ((task, calls),), success, score, meta, ending=ending)
 

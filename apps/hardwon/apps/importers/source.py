@@ -114,11 +114,18 @@ def _is_lines(file: IO[bytes]) -> bool:
         value = json.loads(line)
     except RecursionError:  # reading it as a document would take memory with the square of its levels
         return True
-    except ValueError:
+    except UnicodeDecodeError:
+        return True
+    except ValueError as error:
         head = line.lstrip()[:1]
-        return head not in (b"[", b"{") or not _is_continued(line, file)
+        return head not in (b"[", b"{") or not (_is_joined(error) or _is_continued(line, file))
     more = _read_line(file)
     return not (isinstance(value, list) and not more.strip())
+
+
+def _is_joined(error: Exception) -> bool:
+    """Return whether values stand in a line one after the other."""
+    return isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
 
 
 def _is_continued(line: bytes, file: IO[bytes]) -> bool:
@@ -150,7 +157,7 @@ def _read_lines(path: Path, file: IO[bytes]) -> Iterator[PlacedValue]:
             raise ConfigError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save it as UTF-8.") from error
         except (ValueError, RecursionError) as error:
             # No newline at the end of the file: the program was probably still writing, or was killed.
-            if not line.endswith(b"\n") and not file.read(1):
+            if not line.endswith(b"\n") and not file.read(1) and not _is_joined(error):
                 why = "the file ends in the middle of it; write the file again or remove the line"
                 raise UnfinishedLine(f"{path}, line {number}: not JSON ({why}).") from error
             raise ConfigError(f"{path}, line {number}: not JSON ({error}).") from error
@@ -186,8 +193,8 @@ def _read_elements(path: Path, file: IO[bytes], prefix: str) -> Iterator[Any]:
             number += 1
             yield value
     except (ijson.JSONError, ValueError, RecursionError) as error:
-        cut = isinstance(error, ijson.IncompleteJSONError)
-        why = "the file ends in the middle of it" if cut and "parse error" not in str(error) else _first_line(error)
+        is_cut = isinstance(error, ijson.IncompleteJSONError) and " error:" not in str(error)
+        why = "the file ends in the middle of it" if is_cut else _first_line(error)
         raise ConfigError(f"{path}, line 1, after {number} values: not JSON ({why}).") from error
 
 

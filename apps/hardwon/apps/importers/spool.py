@@ -14,7 +14,7 @@ from hardwon.memory.storage.clock import format_moment, parse_time
 from hardwon.memory.upkeep.file_queries import open_scratch
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text
-from hardwon.runtime.interfaces.endings import Ending
+from hardwon.runtime.interfaces.endings import Ending, read_error
 
 STARTED_AT = "started_at"
 """Name in the `meta` of an episode of the time at which it began; lists are ordered by it."""
@@ -36,6 +36,11 @@ CREATE TABLE logged(seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT 
 
 LoggedRequest = tuple[str, tuple[Call, ...]]
 """The text of a request, and the calls made for it."""
+
+
+def list_ended(calls: Iterable[Call]) -> tuple[Call, ...]:
+    """Return the calls of a trace without those that an interrupt ended, which go on in another run or never ran."""
+    return tuple(call for call in calls if read_error(call.error) != "unfinished")
 
 
 @dataclass(frozen=True, slots=True)

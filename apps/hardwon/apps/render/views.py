@@ -63,14 +63,8 @@ def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> Render
         head.append(Text(f"excluded: {excerpt(meta['failed'], 300)}"))
     head += [Text(f"graded {format_grade(grade)}") for grade in episode["grades"]]
     if brief:
-        return Group(*head, Text(), _render_segments(episode["segments"]), Text(), _render_brief(episode["steps"]))
-    segments = {segment["first_t"]: segment for segment in episode["segments"]}
-    parts: list[RenderableType] = []
-    for step in episode["steps"]:
-        if segment := segments.get(step["t"]):
-            parts.append(Text(f"\n{format_segment(segment)}", style="bold"))
-        parts.append(_render_step(step, 3))
-    return Group(*head, *parts)
+        return Group(*head, Text(), _render_brief(episode["steps"]))
+    return Group(*head, *(_render_step(step, 3) for step in episode["steps"]))
 
 
 def format_grade(grade: Mapping[str, Any]) -> str:
@@ -81,19 +75,6 @@ def format_grade(grade: Mapping[str, Any]) -> str:
     outcome = f"{format_success(grade['success'])}, score {grade['score']:.2f}, by {grade['grader']}"
     at = grade["at"][:16].replace("T", " ")
     return f"{outcome} at {at} UTC{f': {words}' if words else ''}"
-
-
-def _render_segments(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
-    return Group(*(Text(f"{format_segment(segment)}. {excerpt(segment['text'], 300)}") for segment in segments))
-
-
-def format_segment(segment: Mapping[str, Any]) -> str:
-    """Return the heading of a segment, such as `Steps 0 to 7, in the kitchen: gained 1.00`."""
-    first, last, gain = segment["first_t"], segment["last_t"], segment["gain"]
-    steps = f"Step {first}" if first == last else f"Steps {first} to {last}"
-    where = f", in the {segment['location']}" if segment["location"] else ""
-    came = f"{'gained' if gain > 0 else 'lost'} {abs(gain):.2f}" if gain else "no gain"
-    return f"{steps}{where}: {came}"
 
 
 def render_step(step: Mapping[str, Any]) -> RenderableType:
@@ -174,7 +155,7 @@ def _describe_reasons(step: Mapping[str, Any]) -> Iterator[LabeledLine]:
         yield "because", "no action has been tried in this situation"
     for name, value in why["policy"].items():
         if value not in (False, None, "") and name not in (*_LOOKAHEAD, _TOKENS):
-            words = _PLACES.get(value, value) if name == "place" else value
+            words = ", ".join(value) if name == "copied" else _PLACES.get(value, value) if name == "place" else value
             yield _LABELS[name] if name in _LABELS else name.replace("_", " "), excerpt(str(words), 600)
 
 
@@ -182,7 +163,7 @@ _LOOKAHEAD = ("gain", "unlock", "lost", "promise")
 """Reasons of a lookahead value, which are one line."""
 _TOKENS = "said"
 """Key of the numbers of the tokens of an action, which say nothing to a reader; `--json` has them."""
-_LABELS = {"demonstration": "adapted from", "memory": "hint", "place": "hint stood"}
+_LABELS = {"demonstration": "adapted from", "memory": "hint", "place": "hint stood", "copied": "read in a result"}
 _PLACES = {"message": "before the request", "system": "in the system message", "result": "below the last answer"}
 
 
@@ -251,14 +232,16 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[LabeledLine]:
     for label, name in (("", "body"), ("use when", "when_to_use"), ("not when", "when_not_to_use")):
         if item[name]:
             yield label, _show_commands(item[name])
+    # a remedy that gives other values names one call
+    is_same = item["kind"] == "remedy" and [*item["steps"]] == [item["forbids"]]
     if item["forbids"]:
         yield (
-            "in place of" if item["kind"] == "remedy" else "forbids",
+            "call" if is_same else "in place of" if item["kind"] == "remedy" else "forbids",
             f"`{fill_holes(item['forbids'])}`{', to a whole plan' if item['granularity'] == 'task' else ''}",
         )
     if item["condition_words"]:
         yield "condition", fill_holes(item["condition_words"])
-    for number, step in enumerate(item["steps"], 1):
+    for number, step in enumerate(() if is_same else item["steps"], 1):
         yield "" if number > 1 else "steps", f"{number}. `{fill_holes(step)}`"
     if item["verify_words"]:
         yield "verified", f"when it is done: {item['verify_words']}"
@@ -384,7 +367,7 @@ def format_probation(standing: Mapping[str, Any]) -> str:
     if standing["next_trial_at"] is None:
         return f"{force} {counted} It is pinned, so it is never tried."
     after, at = standing["next_trial_after_refusals"], str(standing["next_trial_at"])[:16].replace("T", " ")
-    return f"{force} {counted} Next trial after {after} more refusals, or at {at} UTC."
+    return f"{force} {counted} Next trial after {after} more refusal{'s' * (after != 1)}, or at {at} UTC."
 
 
 def format_count(n: int) -> str:
@@ -433,15 +416,24 @@ def build_effect_rows(effects: Sequence[Mapping[str, Any]]) -> list[tuple[Any, .
 
 def render_history(changes: Sequence[Mapping[str, Any]]) -> Table:
     """Render the changes of an item, oldest first."""
-    rows = []
-    before: Mapping[str, Any] = {}
-    for change in changes:
-        rows.append((change["seq"], change["at"], change["op"], format_changes(before, change["detail"])))
-        before = {**before, **change["detail"]}
+    columns = ((change["seq"], change["at"], change["op"]) for change in changes)
+    rows = [(*column, fields) for column, fields in zip(columns, describe_changes(changes), strict=True)]
     return table("seq", "at", "what", "", rows=rows, numbers=("seq",), whole=("at",))
 
 
-def format_changes(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
+def describe_changes(changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the fields that each change of an item modified, oldest first."""
+    texts = []
+    before: dict[str, Any] = {}
+    for change in changes:
+        texts.append(_format_changes(before, change["detail"]))
+        before |= change["detail"]
+        if change["op"] == "retired":  # its detail is the reason
+            before["status"] = "retired"
+    return texts
+
+
+def _format_changes(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
     """Return the fields that a change modified; evidence only as a count."""
     # The first change is the creation, whose detail has every field.
     if not before:

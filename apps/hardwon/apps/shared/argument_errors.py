@@ -21,6 +21,8 @@ def sentence(error: Mapping[str, Any], schema: Mapping[str, Any] = MappingProxyT
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         accepted = list_fields(schema, error["loc"][1:-1])  # the first part is `body`
         return f"{place}: there is no such field. {_suggest(str(error['loc'][-1]), accepted) or 'Leave it out.'}"
+    if isinstance(error.get("input"), bytes):  # FastAPI parses nothing else, and curl says that it is a form
+        return f"{place}: it is not read as JSON. Send the header `Content-Type: application/json`."
     # ascii() keeps control characters and terminal escapes of the caller out of logs.
     seen = ascii(error.get("input"))
     seen = seen if len(seen) <= SHOWN else f"{seen[:SHOWN]}..."

@@ -14,10 +14,10 @@ from hardwon.memory import ExperienceLibrary, Failure, Item, Reasons, State, Ste
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.guardrails.conditions import ALWAYS
 from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
-from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.titles import guardrail_title
 from hardwon.memory.tracing import trace_advice
+from hardwon.memory.upkeep.figures import read_clusters
 from hardwon.memory.validation import read_whole
 
 from . import lists
@@ -114,7 +114,6 @@ def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, An
         "recorded_at": recorded[episode.id],
         "meta": dict(episode.meta),
         "grades": [asdict(grade) for grade in library.episodes.grades(episode.id)],
-        "segments": [asdict(segment) for segment in library.episodes.segments(episode.id)],
         "steps": explain_steps(library, episode.steps),
     }
 

@@ -17,6 +17,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, within_budget
 from hardwon.memory.retrieval.text_index import StemIndex
 from hardwon.memory.trust.instructions import instruction_in
+from hardwon.memory.trust.support import drop_doubtful
 from hardwon.memory.upkeep.figures import newest_change
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
@@ -118,7 +119,7 @@ def _list_forms(library: ExperienceLibrary) -> list[Step]:
     """Return one step for each form of action and each kind of failure, without states."""
     counts: dict[tuple[str, str], int] = {}
     returns: dict[str, tuple[float, int]] = {}
-    for summary in library.episodes.summaries(limit=5000):
+    for summary in library.admin.query(drop_doubtful, library.episodes.summaries(limit=5000)):
         pattern = abstract_summary(summary, _NOTHING).pattern
         if instruction_in(pattern):
             continue

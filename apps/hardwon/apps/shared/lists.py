@@ -218,16 +218,24 @@ def render_guardrails(guardrails: Sequence[Mapping[str, Any]]) -> Group:
         for row in guardrails
     ]
     says = [
-        f"do not `{row['forbids']}` {'' if row['when'] == 'always' else 'when '}{row['when']}. {row['because']}"
-        f"{_format_causes(row)}"
+        f"Do not `{row['forbids']}`{_format_when(row['when'])}. {row['because']}{_format_causes(row)}"
         for row in guardrails
     ]
-    return render_rows("id", "evidence", "conf.", "blocked", "right", "precision", "", rows=rows, says=says)
+    names = ("id", "evidence", "conf.", "blocked", "right", "precision", "")
+    return render_rows(*names, rows=rows, says=says, is_cut=False)
+
+
+def _format_when(when: str) -> str:
+    return "" if when == "always" else f" when {when}"
 
 
 def _format_causes(row: Mapping[str, Any]) -> str:
     """Return the first cause of failure in the evidence, and when the guardrail is tried next."""
-    causes = [f" ({failure['cause']}: {failure['words'][:80]})" for failure in row["failures"][:1]]
+    # what is kept of a result that nobody vouches for says no more than the cause
+    causes = [
+        f" ({failure['cause'].replace('_', ' ')}{'' if failure['words'] == 'failed' else ': ' + failure['words'][:80]})"
+        for failure in row["failures"][:1]
+    ]
     after = row["probation"]["next_trial_after_refusals"]
     return "".join(causes) + (f"; next trial after {after} refusals" if after is not None else "")
 

@@ -72,7 +72,6 @@ class Follower:
 
     def _join(self) -> None:
         """Check that the log is the one that the replica followed, and begin from a snapshot if that is faster."""
-        self._log.attach()
         self._check_same_log()
         if (snapshot := snapshots.is_worth_loading(self._log, self._replica.position)) is not None:
             try:
@@ -86,7 +85,10 @@ class Follower:
     def _check_same_log(self) -> None:
         """Check that the log holds what the replica applied last: a restored copy may end earlier."""
         origin = self._replica.origin
-        if origin.position and self._log.find_entry(origin.position) != origin.entry:
+        if not origin.position:
+            return
+        query = "SELECT log_id FROM hardwon.positions WHERE namespace = %(namespace)s AND pos = %(pos)s"
+        if self._log.read(query, {"pos": origin.position}) != [(origin.entry,)]:
             raise OtherReplica(
                 f"{self._store.path} has applied {origin.position} entries, and the last one is not in "
                 f"{self._log.name}: the database was restored from an older copy. Delete the replica; it is filled "

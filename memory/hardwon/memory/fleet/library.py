@@ -82,7 +82,7 @@ class FleetLibrary(ExperienceLibrary):
         try:
             path = places.create_folder(folder) / FILE_NAME
             with closing(Store(path)) as store:
-                chosen = agree_on_embedder(store, embedder or (log.embedder if log.is_attached else None))
+                chosen = agree_on_embedder(store, embedder or (log.read_meta("embedder") if log.is_attached else None))
                 if log.is_attached:
                     log.agree_on_embedder(chosen.name, chosen.fingerprint)
                 integrity.rebuild_tiers(store)

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -84,7 +84,7 @@ class Log:
         self._on_wake: Callable[[], None] | None = None
         if database is None:
             try:
-                self.attach()
+                _ = self.number
             except BaseException:
                 self.close()
                 raise
@@ -96,15 +96,11 @@ class Log:
 
     @property
     def number(self) -> int:
-        """Return the number of the namespace in the database, connecting if the server has not answered yet."""
-        return self.attach()
-
-    def attach(self) -> int:
-        """Find the namespace in the database, if that is not done yet; return its number."""
+        """Return the number of the namespace, which is looked for in the database once the server answers."""
         with self._attaching:
             if self._number is None:
                 install(self._reader, self._create)
-                database = self._read_meta("database") or ""
+                database = self.read_meta("database") or ""
                 if self.database not in ("", database):
                     raise OtherReplica(
                         f"{self.name} is another database ({database}) than the one that this host has a replica of "
@@ -116,7 +112,8 @@ class Log:
                 self.database, self._number = database, number
             return self._number
 
-    def _read_meta(self, name: str) -> str | None:
+    def read_meta(self, name: str) -> str | None:
+        """Return a value that holds for the whole database, such as its embedder; None if it has none yet."""
         rows = self._reader.run("SELECT value FROM hardwon.meta WHERE name = %(name)s", {"name": name})
         return str(rows[0][0]) if rows else None
 
@@ -146,14 +143,9 @@ class Log:
         names = [name for (name,) in self._reader.run("SELECT name FROM hardwon.namespaces")]
         return UnknownName.of("namespace", self.namespace, names)
 
-    @property
-    def embedder(self) -> str | None:
-        """Return the name of the embedder of the library; None if it has none yet."""
-        return self._read_meta("embedder")
-
     def agree_on_embedder(self, name: str, fingerprint: str) -> None:
         """Store the embedder of the library, or check that it is this one."""
-        stored = self._read_meta("fingerprint")
+        stored = self.read_meta("fingerprint")
         if stored is None:
             with self._reader.transaction():
                 for key, value in (("embedder", name), ("fingerprint", fingerprint)):
@@ -161,10 +153,10 @@ class Log:
                         "INSERT INTO hardwon.meta VALUES (%(name)s, %(value)s) ON CONFLICT DO NOTHING",
                         {"name": key, "value": value},
                     )
-            stored = self._read_meta("fingerprint")
+            stored = self.read_meta("fingerprint")
         if stored != fingerprint:
             raise EmbedderMismatch(
-                f"{self.name} was created with the embedder {self._read_meta('embedder')!r} ({stored}), not with "
+                f"{self.name} was created with the embedder {self.read_meta('embedder')!r} ({stored}), not with "
                 f"{name!r} ({fingerprint}). Open it with that embedder."
             )
 
@@ -229,16 +221,16 @@ class Log:
 
         A process that stops in the body loses the lock after `LEASE_S`, and then its commit fails.
         """
-        self.attach()
+        namespace = self._by()
         with self._writer.transaction():
             self._writer.run(f"SET LOCAL idle_in_transaction_session_timeout = '{LEASE_S:.0f}s'")
             self._writer.run(f"SET LOCAL lock_timeout = '{2 * LEASE_S:.0f}s'")
-            yield int(self._writer.run("SELECT hardwon.lock_items(%(namespace)s)", self._by())[0][0])
+            yield int(self._writer.run("SELECT hardwon.lock_items(%(namespace)s)", namespace)[0][0])
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Commit all calls of `write` inside together, or none."""
-        self.attach()
+        _ = self.number  # before the transaction
         with self._writer.transaction():
             yield
 
@@ -285,18 +277,6 @@ class Log:
     def fileno(self) -> int | None:
         """Return the descriptor that becomes readable when the server reports; None while it is not connected."""
         return self._reader.fileno()
-
-    def find_entry(self, position: int) -> int | None:
-        """Return the id of the entry at a position, or None if there is none."""
-        query = "SELECT log_id FROM hardwon.positions WHERE namespace = %(namespace)s AND pos = %(pos)s"
-        rows = self._reader.run(query, {"namespace": self.number, "pos": position})
-        return int(rows[0][0]) if rows else None
-
-    def find_position(self, entry: int) -> int | None:
-        """Return the position of an entry, or None if it has none yet."""
-        query = "SELECT pos FROM hardwon.positions WHERE namespace = %(namespace)s AND log_id = %(id)s"
-        rows = self._reader.run(query, {"namespace": self.number, "id": entry})
-        return int(rows[0][0]) if rows else None
 
     def read_status(self) -> LogStatus:
         """Return the state of the log."""
@@ -350,8 +330,7 @@ def grant(url: str, role: str, namespace: str, *, write: bool, manage: bool = Fa
     """
     from psycopg import sql
 
-    log = Log(url, namespace)
-    try:
+    with closing(Log(url, namespace)) as log:
         if not log._writer.run("SELECT 1 FROM pg_roles WHERE rolname = %(role)s", {"role": role}):
             names = log._writer.run("SELECT rolname FROM pg_roles WHERE rolname NOT LIKE 'pg\\_%%'", {})
             raise UnknownName.of("role", role, [name for (name,) in names])
@@ -365,5 +344,3 @@ def grant(url: str, role: str, namespace: str, *, write: bool, manage: bool = Fa
                 "DO UPDATE SET writes = excluded.writes, manages = excluded.manages",
                 {"role": role, "namespace": log.number, "write": writes, "manage": manage},
             )
-    finally:
-        log.close()

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -154,11 +154,8 @@ class Directory:
 
 def list_namespaces(url: str) -> list[str]:
     """Return the namespaces that the role may read, sorted."""
-    directory = Directory(url)
-    try:
+    with closing(Directory(url)) as directory:
         return directory.names()
-    finally:
-        directory.close()
 
 
 def find_access_file(url: str) -> Path:

@@ -5,9 +5,12 @@ environment, a service file or a password file.
 """
 
 import logging
+import socket
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from hardwon.memory.errors import (
@@ -23,8 +26,6 @@ from hardwon.memory.errors import (
     ServerTooOld,
     require_extra,
 )
-
-from .wait_limit import WaitLimit
 
 PREFIXES = ("postgresql://", "postgres://")
 """Beginnings of the addresses of shared libraries."""
@@ -89,6 +90,59 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[HardwonError], str], ...] = (
     ),
 )
 """The same for refused connections, by words of the message: libpq gives no SQLSTATE for them."""
+
+
+class WaitLimit:
+    """Shuts a connection down if a wait for it exceeds a limit, which ends the wait with an error.
+
+    The limits of TCP notice a machine that is gone, but not a server that is stopped or stuck: its machine still
+    answers.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """Watch nothing yet."""
+        self._limit_s = limit_s
+        self._descriptor = -1
+        self._deadline = 0.0
+        self._thread: threading.Thread | None = None
+        self.is_exhausted = False
+        """Whether the last wait was ended."""
+
+    def begin(self, descriptor: int) -> None:
+        """Begin to wait for a connection."""
+        self._descriptor, self.is_exhausted = descriptor, False
+        self._deadline = time.monotonic() + self._limit_s
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_watch,
+                args=(weakref.ref(self), self._limit_s / 4),
+                name="hardwon waits for a server",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def end(self) -> None:
+        """End the wait, because the server has answered."""
+        self._deadline = 0.0
+
+    def check(self) -> None:
+        """Shut the connection down if the wait is too long."""
+        deadline = self._deadline
+        if deadline and time.monotonic() > deadline:
+            self._deadline, self.is_exhausted = 0.0, True
+            with suppress(OSError), socket.fromfd(self._descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _watch(wait: "weakref.ref[WaitLimit]", every_s: float) -> None:
+    """Check a wait now and then, until nobody has it any more."""
+    while True:
+        time.sleep(every_s)
+        watched = wait()
+        if watched is None:
+            return
+        watched.check()
+        del watched
 
 
 class ServerSession:
@@ -159,13 +213,12 @@ class ServerSession:
         except self._psycopg.Error:
             return None
 
-    def run(self, query: str, parameters: Mapping[str, Any] | None = None, *, once: bool = False) -> list[Any]:
+    def run(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         """Run one statement in a transaction of its own, and return its rows.
 
         Args:
             query: The statement.
             parameters: Values of its placeholders.
-            once: Do not repeat the statement on a new connection if the old one turns out to be lost.
 
         Raises:
             LibraryUnreachable: The server does not answer.
@@ -177,7 +230,7 @@ class ServerSession:
             try:
                 return self._fetch(query, parameters)
             except LibraryUnreachable:
-                if once or not is_old or self.in_transaction():
+                if not is_old or self.in_transaction():
                     raise
                 return self._fetch(query, parameters)  # the connection may be lost while the server is up again
 

@@ -322,25 +322,27 @@ class Guard:
         }
         return [matching[ref] for ref in sorted(matching)]
 
-    def check(self, attempt: Attempt) -> Verdict:
-        """Return the verdict on one action; the first guardrail that forbids it gives the reason."""
-        matching = self.forbidding(attempt)
-        if not matching:
-            return Verdict(True)
-        first = matching[0]
-        return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in matching))
-
     def _forbids(self, item: Item, attempt: Attempt) -> bool:
         self.evaluated += 1
         task = attempt.situation.state.task
         return forbids(item, attempt, self._context_ranges) and self._is_known_for(item, task)
 
-    def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
+    def check(self, attempt: Attempt, speaks: Callable[[Item], bool] = lambda item: True) -> Verdict:
+        """Return the verdict on one action; the first guardrail that forbids it, and that speaks, gives the reason."""
+        matching = list(filter(speaks, self.forbidding(attempt)))
+        if not matching:
+            return Verdict(True)
+        first = matching[0]
+        return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in matching))
+
+    def check_plan(
+        self, situation: Situation, actions: Iterable[str], speaks: Callable[[Item], bool] = lambda item: True
+    ) -> Verdict:
         """Return the verdict on a plan."""
         for action in actions if self._of_plans else ():
             attempt = Attempt(situation, action)
             for item in self._of_plans:
-                if self._forbids(item, attempt):
+                if self._forbids(item, attempt) and speaks(item):
                     return Verdict(False, item.id, item.body or item.title, items=(item.id,))
         return Verdict(True)
 

@@ -149,7 +149,7 @@ class Consolidator:
             return self._collect(values, self._generalize, structural)
 
         def limit_words(item: Item, pattern: str) -> Item | None:
-            if support.has_doubtful_names(item):
+            if support.has_doubtful_names(*filter(None, [item.forbids]), *item.steps):
                 return None
             return item if support.vouches_for(item) else replace(item, episodes=0)
 
@@ -272,11 +272,14 @@ def collect_proposals(
     read_steps: ReadSteps = lambda _: (),
 ) -> list[Proposal]:
     """Return the candidates of both miners."""
+    skills = list(induction.candidates())  # first, because they tell what calls need
     proposals: list[Proposal] = []
     for key, item in evolution.candidates(values, list_common, read_steps):
-        if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
+        if induction.explains(item):
+            evolution.postpone(key, values)
+        elif (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
             proposals.append((reworded, partial(evolution.settle, key), partial(evolution.postpone, key, values)))
-    for candidate, item in induction.candidates():
+    for candidate, item in skills:
         if (reworded := worded(item, "")) is not None:
             proposals.append((reworded, partial(induction.mark_submitted, candidate), _nothing))
     return proposals

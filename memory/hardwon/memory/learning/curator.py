@@ -26,6 +26,7 @@ from hardwon.memory.situations.keys import content_words, parse_action, words
 from hardwon.memory.storage.episodes import first_row, last_row
 from hardwon.memory.trust.instructions import instruction_in
 
+from .calls.mining import REFUTED
 from .guardrail_index import GuardrailIndex
 from .tuning import TUNING
 from .untrusted_writers import UNSUPPORTED
@@ -115,7 +116,7 @@ class Curator:
         """Merge a candidate into an equivalent item, or reject or revive it depending on that item's status."""
         if stored.status == "retired" and self._is_needed(stored, item):
             return self._revive(stored, item)
-        if self._was_unsupported(stored):
+        if self._may_return(stored):
             return self._place(replace(item, id=stored.id, version=stored.version + 1), "")
         if stored.status == "retired":
             return Admission("rejected", f"{stored.id} says the same and was retired", stored.id)
@@ -209,9 +210,9 @@ class Curator:
         retired_at = items.find_retirement(self.connection, self.namespace, stored)
         return retired_at is not None and max(item.provenance, default=0) > retired_at
 
-    def _was_unsupported(self, stored: Item) -> bool:
-        """Return whether an item was retired because only untrusted steps supported it; its trust decides anew."""
-        return items.find_retirement_reason(self.connection, self.namespace, stored) == UNSUPPORTED
+    def _may_return(self, stored: Item) -> bool:
+        """Return whether an item was retired for its evidence alone, so that what supports it now decides anew."""
+        return items.find_retirement_reason(self.connection, self.namespace, stored) in (UNSUPPORTED, REFUTED)
 
     def _revive(self, stored: Item, item: Item) -> Admission:
         """Reactivate a retired guardrail, unless another one covers it."""

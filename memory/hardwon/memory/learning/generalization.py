@@ -1,15 +1,10 @@
-"""Generalization: what several runs of actions, or several states, have in common, and what tells uses of a call apart.
+"""Generalization: what several runs of actions, or several states, have in common, and how two actions differ.
 
-The first is least general generalization (Plotkin 1970). The second finds what the uses of a call that worked had and
-those that failed had not: the calls before it, and the value of an argument that fits the beginning of another one, as
-in refunds to "card" for orders that begin with "A", and to "bank" for those that begin with "B".
+The first is least general generalization (Plotkin 1970).
 """
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Sequence
 from typing import Any
 
 from hardwon.memory.records import State
@@ -17,13 +12,8 @@ from hardwon.memory.situations.actions import bind, fill, parse_action, put_valu
 from hardwon.memory.situations.commands import is_sql
 from hardwon.memory.situations.phrases import REDACTED
 
-from .tuning import TUNING
-
-_LETTERS, _FIRST = re.compile(r"[^\W\d_]{1,4}(?=[^\w\s]?\d)"), re.compile(r"\w(?=\w*\W?\d)")
-"""What an id begins with: its letters, else its first sign."""
 ArgumentChange = tuple[str, str, str]
 """An argument that two calls differ in: its name, and its two values."""
-_PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
 
 
 def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -147,74 +137,3 @@ def find_addition(failed: str, fixed: str) -> str:
         is_program = False
     is_hidden = any(sign in word for word in added for sign in "|;>") or "&" in added
     return "" if missing or is_hidden else " ".join(added)
-
-
-@dataclass(frozen=True, slots=True)
-class CallUse:
-    """One use of a call in an episode."""
-
-    action: str
-    episode: str
-    failure: str
-    """How it failed; empty if it worked."""
-    prepared: Mapping[str, str]
-    """By form, the calls that worked before in the episode and share an argument with this one."""
-    id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentChoice:
-    """The values of an argument that work, by what another argument begins with."""
-
-    name: str
-    by: str
-    """The argument that decides."""
-    values: Mapping[str, tuple[str, int, int]]
-    """By beginning: the value, and in how many of how many episodes with this value the call worked."""
-
-
-def find_needed(uses: Sequence[CallUse], support: int) -> tuple[str, ...]:
-    """Return the forms of the calls that came before all uses that worked; without them, enough episodes failed."""
-    worked = [use for use in uses if not use.failure]
-    shared = [form for form in worked[0].prepared if all(form in use.prepared for use in worked)] if worked else []
-    return tuple(f for f in shared if len({use.episode for use in uses if f not in use.prepared}) >= support)
-
-
-def find_choice(uses: Sequence[CallUse], support: int) -> ArgumentChoice | None:
-    """Return the argument whose value has to fit the beginning of another argument, or None.
-
-    At least two beginnings have different values that nearly always worked, each in enough episodes.
-    """
-    texts = [_read_texts(use.action) for use in uses]
-    names = [name for name in texts[0] if all(name in text for text in texts)] if texts else []
-    worked = {name: {text[name] for use, text in zip(uses, texts, strict=True) if not use.failure} for name in names}
-    chosen = [name for name in names if 1 < len(worked[name]) <= TUNING.max_choices]
-    for begin in (_LETTERS.match, _FIRST.match):
-        starts = {by: [match and match[0] for match in (begin(text[by]) for text in texts)] for by in names}
-        for name, by in product(chosen, (by for by in names if any(starts[by]))):
-            groups: defaultdict[str, list[tuple[CallUse, str]]] = defaultdict(list)
-            for use, text, start in zip(uses, texts, starts[by], strict=True):
-                if start:
-                    groups[start].append((use, text[name]))
-            values = {start: value for start, group in groups.items() if (value := _find_value(group, support))}
-            if len({value for value, *_ in values.values()}) > 1:
-                return ArgumentChoice(name, by, values)
-    return None
-
-
-def _read_texts(action: str) -> dict[str, str]:
-    """Return the arguments of a call by name, as they are written."""
-    values = {part.name: part.value for part in parse_action(action).parts if part.name and part.frame == "{}"}
-    places = {name: re.search(re.escape(value), action, re.IGNORECASE) for name, value in values.items()}
-    return {name: place[0] if place else values[name] for name, place in places.items()}
-
-
-def _find_value(group: Sequence[tuple[CallUse, str]], support: int) -> tuple[str, int, int] | None:
-    """Return the plain word that nearly always worked, with the episodes in which it did, and in which it was tried."""
-    worked = Counter(value for value, _ in {(value, use.episode) for use, value in group if not use.failure})
-    if not worked:
-        return None
-    value, n = worked.most_common(1)[0]
-    tried = len({use.episode for use, text in group if text == value})
-    is_firm = n >= support and 5 * n >= 4 * max(tried, worked.total())
-    return (value, n, tried) if is_firm and _PLAIN_WORD.fullmatch(value) else None

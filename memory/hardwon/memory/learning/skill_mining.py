@@ -9,37 +9,25 @@ anyway, and anybody may have written them. No model is involved.
 """
 
 import hashlib
-import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 from typing import Any
 
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Failure, Item, State, Step, Trajectory
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.situations.titles import choice_title, fill_holes, name_arguments, remedy_title, skill_title
+from hardwon.memory.situations.titles import fill_holes, name_arguments, remedy_title, skill_title
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.testimony import REQUESTS
 
-from .generalization import (
-    ArgumentChange,
-    CallUse,
-    common,
-    find_changes,
-    find_choice,
-    find_needed,
-    find_replacement,
-    generalise,
-)
+from .calls.mining import REFUTED, REPAIRABLE, CallMiner
+from .generalization import ArgumentChange, common, find_changes, find_replacement, generalise
 from .tuning import TUNING
 
-REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
 SkillShape = tuple[str, ...]
 RemedyKey = tuple[str, SkillShape, tuple[ArgumentChange, ...]]
 """The failure, the shapes of the failed action and of the steps that repair it, and the changes."""
-_HOLE = re.compile(r"\{(\d+)\}")
 
 
 @dataclass(slots=True)
@@ -115,30 +103,6 @@ class SkillCandidate:
         return any(run.before.signature in starts for run in longer.runs)
 
 
-@dataclass(slots=True)
-class CallCandidate(SkillCandidate):
-    """The newest uses of one form of call, of which some failed."""
-
-    uses: deque[CallUse] = field(default_factory=partial(deque, maxlen=TUNING.max_uses))
-    failure: str = ""
-    """How the last use that failed did."""
-    chosen: str = ""
-    """The argument whose value has to fit another one."""
-
-    def add_use(self, step: Step, episode: str, prepared: Mapping[str, str]) -> None:
-        """Add a use."""
-        self.n += episode != self.last
-        self.last = episode
-        failure = "" if step.diagnosis.success else step.diagnosis.failure.value
-        self.failure = failure or self.failure
-        self.uses.append(CallUse(step.action, episode, failure, prepared, step.id))
-
-    @property
-    def due(self) -> bool:
-        """Return whether there are an eighth more episodes than at the last proposal."""
-        return bool(self.failure) and self.n >= 2 * REQUESTS and self.n > self.proposed + self.proposed // 8
-
-
 class SkillMiner:
     """Collects runs from episodes, and proposes an item whenever the support of a shape passed a power of two."""
 
@@ -147,8 +111,7 @@ class SkillMiner:
         self._remedies: dict[RemedyKey, SkillCandidate] = {}
         self._supported: dict[str, list[tuple[SkillShape, tuple[ArgumentChange, ...], SkillCandidate]]] = {}
         """By the shape of the failed action, the remedies with support: repairing shapes, changes and candidate."""
-        self._calls: dict[str, CallCandidate] = {}
-        """By form, the calls with several arguments."""
+        self._calls = CallMiner()
         self._outcomes: dict[str, tuple[float, int]] = {}
         """By task: the sum of the outcomes of its episodes, and their number."""
         self._chosen: Counter[str] = Counter()
@@ -161,6 +124,7 @@ class SkillMiner:
         """
         if trajectory.success is None:  # the outcome is unknown, for example after an interruption
             return
+        self._calls.read(trajectory)
         doubtful = self._find_doubtful(trajectory.steps)
         if self._is_successful(trajectory):
             for run in gains(trajectory.steps):  # single steps, too: they show which others are not needed
@@ -168,6 +132,8 @@ class SkillMiner:
                     self._skills.setdefault(shape_of(run.actions), SkillCandidate()).add(run, trajectory.id)
         for failure, run, has_worked in repairs(trajectory.steps):
             failed, *repairing = shape_of((run.failed, *run.actions))
+            if parse_action(run.failed).verb != parse_action(run.actions[-1]).verb:
+                self._calls.add_alternative(failed, repairing[-1])
             candidate = self._remedies.setdefault((failure, (failed, *repairing), run.changes), SkillCandidate())
             if not has_worked:
                 candidate.add_attempt(trajectory.id)
@@ -177,7 +143,6 @@ class SkillMiner:
             if n < TUNING.min_support <= candidate.n:
                 self._supported.setdefault(failed, []).append((tuple(repairing[:-1]), run.changes, candidate))
         self._count_direct(trajectory)
-        self._add_uses(trajectory)
         if len(self._remedies) > TUNING.max_remedies:
             self._remedies = {key: each for key, each in self._remedies.items() if each.n >= TUNING.min_support}
 
@@ -193,23 +158,6 @@ class SkillMiner:
                     continue
                 is_repaired = repairing and all(tries.get(step, [(first, "")])[0][0] < first for step in repairing)
                 candidate.direct += not is_repaired
-
-    def _add_uses(self, trajectory: Trajectory) -> None:
-        """Add the uses of the calls of an episode that have arguments by name."""
-        done: dict[str, str] = {}
-        for step in trajectory.steps:
-            parsed, has_worked = parse_action(step.action), step.diagnosis.success
-            if not parsed.parts or not (has_worked or step.diagnosis.failure in REPAIRABLE):
-                continue
-            if len(parsed.slots) > 1 and all(part.name for part in parsed.parts):
-                things = {*parsed.slots}
-                prepared = {
-                    form: action for form, action in done.items()
-                    if form != parsed.template and not things.isdisjoint(parse_action(action).slots)
-                }  # fmt: skip
-                self._calls.setdefault(parsed.template, CallCandidate()).add_use(step, trajectory.id, prepared)
-            if has_worked:
-                done[parsed.template] = step.action
 
     def _find_doubtful(self, steps: Sequence[Step]) -> set[str]:
         """Return the tools that results named first, and that few requests used before; count the other ones."""
@@ -229,38 +177,59 @@ class SkillMiner:
         # may have led into a dead end, like a reward in a failed one. A success is never below the mean.
         return outcome > 0.0 and outcome >= total / n - 1e-9  # sums of equal outcomes are rounded
 
-    def candidates(self) -> Iterator[tuple[SkillCandidate, Item]]:
+    def candidates(self) -> Iterator[tuple[SkillCandidate | None, Item]]:
         """Yield the candidates that are due, the best supported first.
 
-        Call `mark_submitted` on a candidate after its submission; otherwise it is proposed again.
+        Call `mark_submitted` on a candidate after its submission; otherwise it is proposed again. There is none of a
+        remedy of `calls`.
         """
-        due: list[tuple[SkillCandidate, Item]] = [
-            (c, _build_skill(shape, c))
+        due: list[tuple[int, SkillCandidate | None, Item]] = [
+            (c.n, c, _build_skill(shape, c))
             for shape, c in self._skills.items()
             if c.due and len(shape) >= MIN_SKILL_STEPS and not self._find_shorter(shape)
         ]
-        for form, call in self._calls.items():
-            if call.due:
-                due += [(call, item)] if (item := _build_choice(form, call)) else []
-                call.proposed = call.n
-        due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due and self._is_constant(key, c)]
-        yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
+        due += [(n, None, item) for n, item in self._calls.candidates()]
+        remedies = (
+            (c.n, c, _build_remedy(*key, c, is_usual=self._is_usual(key, c)))
+            for key, c in self._remedies.items()
+            # other values may be right for some requests alone, and a second try may work by chance
+            if c.due and (c.is_firm or not (key[2] or is_retry(key))) and not self._is_padded(key)
+        )
+        due += [remedy for remedy in remedies if not self._calls.is_refuted(remedy[2])]
+        yield from ((candidate, item) for _, candidate, item in sorted(due, key=lambda each: (-each[0], each[2].id)))
 
-    def _is_constant(self, key: RemedyKey, candidate: SkillCandidate) -> bool:
-        """Return whether a remedy has no other values, or values that do not depend on the request."""
-        _, (*_, repaired), changes = key
-        depends = (call := self._calls.get(repaired)) is not None and call.chosen in (name for name, *_ in changes)
-        return not changes or (candidate.is_firm and not depends)
+    def _is_padded(self, key: RemedyKey) -> bool:
+        """Return whether the steps of a remedy are not needed, because the call works when it is repeated."""
+        failure, (failed, *_), changes = key
+        again = self._remedies.get((failure, (failed, failed), ()))
+        return bool(again and again.is_firm and not changes and not is_retry(key))
+
+    def _is_usual(self, key: RemedyKey, candidate: SkillCandidate) -> bool:
+        """Return whether the action that a remedy repairs usually fails, so that the remedy comes first."""
+        failure, (*_, repaired), changes = key
+        is_chance = failure == Failure.UNAVAILABLE or is_retry(key)
+        return (
+            candidate.direct < candidate.tried
+            and not is_chance
+            and not self._calls.is_right_elsewhere(repaired, changes)
+        )
 
     def find_padded(self, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
-        """Yield the skills of which a part was enough and the remedies with one of several values, with the reason."""
-        for item in items:
-            is_mined = item.kind == "skill" and item.writer == "rules"
-            if is_mined and (shorter := self._find_shorter(shape_of(item.steps))):
+        """Yield the items of rules that newer episodes do not support, with the reason.
+
+        Of a skill, a part was enough; a remedy, a guardrail or a warning is about other values than it says.
+        """
+        for item in (item for item in items if item.writer == "rules"):
+            if item.kind == "skill" and (shorter := self._find_shorter(shape_of(item.steps))):
                 yield item, f"{len(shorter)} of its {len(item.steps)} steps gained as much without the others"
-            call = self._calls.get(parse_action(item.forbids or "").template) if item.kind == "remedy" else None
-            if call is not None and item.writer == "rules" and call.chosen in _name_constants(item.steps[-1]):
-                yield item, f"the value of {call.chosen} depends on another argument"
+            elif self.explains(item):
+                yield item, "it works with other values"
+            elif item.kind == "remedy" and self._calls.is_refuted(item):
+                yield item, REFUTED
+
+    def explains(self, item: Item) -> bool:
+        """Return whether a guardrail or a warning is about calls with wrong values; see `calls`."""
+        return self._calls.explains(item)
 
     def _find_shorter(self, shape: SkillShape) -> SkillShape:
         """Return the shape of a part of the steps that gained as much without the others; empty if there is none."""
@@ -269,9 +238,16 @@ class SkillMiner:
         return next((p for p in parts if whole and p in self._skills and self._skills[p].replaces(whole)), ())
 
     @staticmethod
-    def mark_submitted(candidate: SkillCandidate, admission: Admission) -> None:
+    def mark_submitted(candidate: SkillCandidate | None, admission: Admission) -> None:
         """Record that a candidate was submitted to the curator, whatever the decision."""
-        candidate.proposed = candidate.n + candidate.direct
+        if candidate is not None:
+            candidate.proposed = candidate.n + candidate.direct
+
+
+def is_retry(key: RemedyKey) -> bool:
+    """Return whether a remedy is the failed call itself, made once more."""
+    _, shape, changes = key
+    return len(shape) == 2 and shape[0] == shape[1] and not changes
 
 
 def shape_of(actions: Sequence[str]) -> SkillShape:
@@ -297,10 +273,12 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
     """Yield (failure, run, has_worked) for each attempt to make an action work after it failed.
 
     A run has the successful steps after the failure and ends with the repeated action, or with the same tool and other
-    arguments; or it is the same with another program or tool. The attempts of a failure end with the first that worked.
+    arguments; or it is the same with another program or tool. A call may work at once if it is repeated as it was.
+    After an outage, other arguments show nothing. The attempts of a failure end with the first that worked.
     """
     for t, failed in enumerate(steps):
-        if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
+        is_outage = failed.diagnosis.failure == Failure.UNAVAILABLE
+        if not (failed.action and (is_outage or failed.diagnosis.failure in REPAIRABLE)):
             continue
         between: list[Step] = []
         for step in steps[t + 1 : t + 2 + TUNING.repair_within]:
@@ -309,7 +287,9 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
                 between += [step] if step.diagnosis.success else []
                 continue
             has_worked = step.diagnosis.success
-            if between or changes:
+            # what an environment offers is tried again anyway
+            is_again = step.action == failed.action and parse_action(failed.action).template.endswith(")")
+            if (between or changes or is_again) and not (is_outage and changes):
                 is_whole = any(new not in ("", "{}") for _, old, new in changes if old == "{}")
                 # a command with an addition stands alone: what came between was how the agent found it
                 run = _run([step] if is_whole else [*between, step], gain=step.reward)
@@ -317,7 +297,8 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
                 yield failed.diagnosis.failure.value, run, has_worked
             if has_worked:
                 break
-        yield from _replacements(failed, steps[t + 1 : t + 2 + TUNING.repair_within])
+        if not is_outage:
+            yield from _replacements(failed, steps[t + 1 : t + 2 + TUNING.repair_within])
 
 
 def _replacements(failed: Step, later: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
@@ -408,19 +389,20 @@ def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
 
 
 def _build_remedy(
-    failure: str, shape: SkillShape, changes: tuple[ArgumentChange, ...], candidate: SkillCandidate
+    failure: str, shape: SkillShape, changes: tuple[ArgumentChange, ...], candidate: SkillCandidate, *, is_usual: bool
 ) -> Item:
     """Build the remedy that a candidate's runs justify."""
     runs = candidate.runs
     failed, *steps = generalise([(run.failed, *run.actions) for run in runs])
     name, n, tried = failure.replace("_", " "), candidate.n, candidate.tried
-    old, new = "without that, it", "after that, it"
+    is_again = is_retry((failure, shape, changes))
+    old, new = ("it", "the next call") if is_again else ("without that, it", "after that, it")
     if changes:
         names = [name for name, *_ in changes]
         old, new = name_arguments(failed, names), name_arguments(steps[-1], names)
     return Item(
         "remedy",
-        remedy_title(failed, steps, name, is_usual=candidate.direct < tried),
+        remedy_title(failed, steps, name, is_usual=is_usual),
         f"{old[0].upper()}{old[1:]} failed ({name}) in {tried} of {tried + candidate.direct} episodes; "
         f"{new} worked in {n} of {tried}",
         when_to_use=f"after `{fill_holes(failed)}` failed: {name}",
@@ -430,38 +412,6 @@ def _build_remedy(
         scope="step",
         # the ids of remedies without changes are those of earlier versions
         **_common_fields(runs, n, "remedy", (failure, *shape[1:], *(part for change in changes for part in change))),
-    )
-
-
-def _name_constants(call: str) -> set[str]:
-    """Return the names of the arguments of a pattern that have values."""
-    return {part.name for part in parse_action(call).parts if not _HOLE.fullmatch(part.value)}
-
-
-def _build_choice(form: str, call: CallCandidate) -> Item | None:
-    """Build the remedy that says which value of an argument fits another argument, if the uses of a call tell."""
-    needed = find_needed(call.uses, REQUESTS)
-    able = [use for use in call.uses if all(step in use.prepared for step in needed)]
-    choice = find_choice(able, REQUESTS)
-    if choice is None:
-        return None
-    call.chosen = choice.name
-    worked = [use for use in able if not use.failure]
-    steps = generalise([(*(use.prepared[step] for step in needed), use.action) for use in worked])
-    n, tried = (sum(counts) for counts in zip(*(counts for _, *counts in choice.values.values()), strict=True))
-    return Item(
-        "remedy",
-        choice_title(steps, choice.name, choice.by, {start: value for start, (value, *_) in choice.values.items()}),
-        f"This worked in {n} of {tried} episodes",
-        steps=steps,
-        forbids=steps[-1],
-        repairs=call.failure,
-        provenance=tuple(use.id for use in worked if use.id is not None),
-        episodes=n,
-        confidence=round(0.95 - 0.6 / n, 3),
-        source="experience",
-        writer="rules",
-        id=f"re-{hashlib.blake2b(dumps(['choice', form]).encode(), digest_size=6).hexdigest()}",
     )
 
 

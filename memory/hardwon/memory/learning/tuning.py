@@ -39,6 +39,9 @@ class LearningTuning:
 
     # generalization
     max_choices: int = 8  # most values of an argument that are choices
+    chance_odds: int = 10
+    """Odds against chance from which words decide a value: two values need them, so that both are rarely chance."""
+    read_characters: int = 2000  # of a request and of each result, of which the words are compared
 
     # item_credit
     min_score_rate: float = 0.1  # least learning rate of a utility, so that old episodes fade

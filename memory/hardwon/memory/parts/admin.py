@@ -183,11 +183,8 @@ class LibraryAdmin:
         if not own or self._file.store.path == ":memory:":
             yield self._file.store
             return
-        store = Store(self._file.store.path)
-        try:
+        with closing(Store(self._file.store.path)) as store:
             yield store
-        finally:
-            store.close()
 
     def _number_of(self, namespace: str) -> int:
         """Return the number of an existing namespace. Raises UnknownName."""

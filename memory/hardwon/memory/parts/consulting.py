@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hardwon.memory.guardrails.conditions import holds
+from hardwon.memory.guardrails.preconditions import find_remedies
 from hardwon.memory.privacy.redaction import redact, redact_state
 from hardwon.memory.records import Hit, Item, Kind, Recollection, State, Verdict
 from hardwon.memory.retrieval import recall
@@ -113,7 +114,8 @@ class ConsultedLibrary:
             again: Set to True if the same action failed in this run and no action has succeeded since.
 
         Returns:
-            A verdict with the guardrails that forbid the action and the cause.
+            A verdict with the guardrails that forbid the action and the cause, or with the remedy that an allowed call
+            needs: whether the run has done what it says is for the caller to know.
 
         Raises:
             WrongType: The state or the action has the wrong type.
@@ -123,8 +125,29 @@ class ConsultedLibrary:
             derived = self._file.caught_up()
             situation = derived.situation(redact_state(state))
             if not isinstance(action, str):
-                return derived.items.guard.check_plan(situation, map(redact, action))
-            return derived.items.guard.check(Attempt(situation, redact(action), again=again))
+                return derived.items.guard.check_plan(situation, map(redact, action), self._speaks)
+            attempt = Attempt(situation, redact(action), again=again)
+            verdict = derived.items.guard.check(attempt, self._speaks)
+            return verdict if verdict.items else self._find_remedy(attempt)
+
+    def _speaks(self, item: Item) -> bool:
+        """Return whether an item may be told of: what was learned is silent while advice does harm, unless pinned."""
+        is_learned = item.source in ("experience", "model") and not item.pinned
+        return not is_learned or not self._file.derived.effects.gain().is_off
+
+    def _find_remedy(self, attempt: Attempt) -> Verdict:
+        """Return the verdict on an allowed call, with the best remedy of this world that warns of it."""
+        derived = self._file.derived
+        remedies = find_remedies(derived.items.warning_remedies, attempt.action, attempt.parsed)
+        if remedies:
+            home, worlds = derived.worlds.locate(attempt.situation.state.task)
+            masked = derived.effects.left_out(home)
+            for item in remedies:
+                is_here = item.condition is None or holds(item.condition, attempt)
+                is_told = item.id not in masked and derived.items.counts_in(item, worlds)
+                if is_here and is_told and self._speaks(item):
+                    return Verdict(True, item.id, item.title)
+        return Verdict(True)
 
     def enforce(
         self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False

@@ -6,7 +6,7 @@ from typing import Any
 from hardwon.memory.grading.grades import Grade, read_grades
 from hardwon.memory.open_runs import OpenRun, OpenRuns
 from hardwon.memory.privacy.redaction import redact, redact_state
-from hardwon.memory.records import Segment, State, Step, Summary, Trajectory, Trust
+from hardwon.memory.records import State, Step, Summary, Trajectory, Trust
 from hardwon.memory.storage import rollups
 from hardwon.memory.storage.episodes import dumps, read_steps
 from hardwon.memory.trust.intake import received
@@ -129,18 +129,6 @@ class LibraryEpisodes:
         """
         ref = self._file.look_up(lambda store: queries.trajectory_id(store, self._file.number, episode_id))
         return read_grades(self._file.filed(), self._file.number, ref)
-
-    def segments(self, episode_id: str) -> list[Segment]:
-        """Return the segments of an episode, which end where a reward was received.
-
-        Args:
-            episode_id: The id, or an unambiguous prefix of it.
-
-        Raises:
-            UnknownName: No episode, or more than one, matches.
-        """
-        episode = self.get(episode_id)
-        return list(rollups.split_segments(episode.id, episode.steps))
 
     def steps(self, ids: Sequence[int]) -> list[Step]:
         """Return steps of this namespace in the order of `ids`. Unknown ids are skipped.

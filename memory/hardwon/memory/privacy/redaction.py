@@ -107,7 +107,7 @@ _NAMED = compile_late(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|p
 _ASSIGNED, _ASSIGNED_LONG = (
     compile_late(
         rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
-        rf"(?:[bn]?(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]){{1,{longest}}})"
+        rf"(?:[bn]?(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]|(?P=quote){{2}}){{1,{longest}}})"
         rf"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\){{1,{longest}}})"
         rf"|(?P<bare>[^\s\"'`,;&<>(){{}}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:)){{0,{longest}}}))",
         re.A,

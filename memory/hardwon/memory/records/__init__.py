@@ -14,7 +14,6 @@ from .episodes import (
     Trajectory as Trajectory,
     Trust as Trust,
     bounded as bounded,
-    with_returns as with_returns,
 )
 from .knowledge import (
     KINDS as KINDS,
@@ -25,7 +24,6 @@ from .knowledge import (
     Kind as Kind,
     Operation as Operation,
     Return as Return,
-    Segment as Segment,
     Summary as Summary,
     Update as Update,
     Usage as Usage,

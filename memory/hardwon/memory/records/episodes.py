@@ -1,6 +1,6 @@
 """Records of experience: states, steps and episodes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -228,10 +228,12 @@ class Trajectory:
         """Return the undiscounted sum of the step rewards."""
         return sum([step.reward for step in self.steps])
 
-    def returns(self, discount: float = 0.95) -> list[float]:
-        """Return the discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}.
+    def learned_returns(self, discount: float = 0.95) -> list[float]:
+        """Return the discounted reward-to-go of every step, G_t = r_t + discount * G_{t+1}.
 
-        A step whose tool reported an error, and whose action worked later in the episode, has its own reward alone.
+        Every reward and every sum is clipped to [-BOUND, BOUND]: many small rewards without a discount would leave the
+        range. The steps keep the unclipped rewards for audits. A step whose tool reported an error, and whose action
+        worked later in the episode, has its own reward alone.
 
         Args:
             discount: Discount factor in [0, 1]. `meta["discount"]`, if it is a number in [0, 1], takes precedence:
@@ -240,30 +242,14 @@ class Trajectory:
         Returns:
             One return per step, in order.
         """
-        return self._sum_rewards(self._discount(discount), float)
-
-    def learned_returns(self, discount: float = 0.95) -> list[float]:
-        """Return the discounted returns with every reward and every sum clipped to [-BOUND, BOUND].
-
-        Values are learned from these. The steps keep the unclipped rewards for audits.
-
-        Args:
-            discount: Discount factor in [0, 1]; see `returns`.
-
-        Returns:
-            One return per step, in order.
-        """
-        # clip every sum, too: many small rewards without a discount would leave the range
-        return self._sum_rewards(self._discount(discount), bounded)
-
-    def _sum_rewards(self, discount: float, clip: Callable[[float], float]) -> list[float]:
         returns: list[float] = []
-        following, worked = 0.0, set[str]()
+        discount, following, worked = self._discount(discount), 0.0, set[str]()
         for step in reversed(self.steps):
-            following = clip(clip(step.reward) + discount * following)
+            reward = bounded(step.reward)
+            following = bounded(reward + discount * following)
             # The success of a second attempt is no worth of the first, whose tool reported an error.
             is_repeated = step.diagnosis.failure is Failure.TOOL_ERROR and step.action in worked
-            returns.append(clip(step.reward) if is_repeated else following)
+            returns.append(reward if is_repeated else following)
             if step.diagnosis.success:
                 worked.add(step.action)
         return returns[::-1]
@@ -283,10 +269,12 @@ def read_outcome(row: Mapping[str, Any]) -> float | None:
     return min(1.0, max(0.0, float(row[names.get(str(row["meta"].get("outcome")), "success")])))
 
 
-def with_returns(trajectory: Trajectory, discount: float = 0.95) -> Trajectory:
-    """Return the trajectory with `t` and `return_to_go` set on every step."""
-    steps = tuple(
-        replace(step, t=t, return_to_go=value)
-        for t, (step, value) in enumerate(zip(trajectory.steps, trajectory.returns(discount), strict=True))
-    )
-    return replace(trajectory, steps=steps)
+def with_worth(episode: Trajectory) -> Trajectory:
+    """Return a success with its score, or 1, as the last step's reward if no step has a reward.
+
+    Who records only outcomes would otherwise have successes that are worth as little as failures.
+    """
+    if not episode.steps or any(step.reward for step in episode.steps) or episode.meta.get("outcome") == "reward":
+        return episode
+    worth = min(1.0, episode.score) if episode.score > 0 else 1.0
+    return replace(episode, steps=(*episode.steps[:-1], replace(episode.steps[-1], reward=worth)))

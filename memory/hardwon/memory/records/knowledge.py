@@ -165,22 +165,6 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """The part of an episode between two rewards."""
-
-    trajectory_id: str
-    first_t: int
-    last_t: int
-    gain: float
-    """Sum of the rewards in the segment."""
-    location: str
-    text: str
-    """Description in words: the actions, the failures and the gain."""
-    steps: tuple[int, ...] = ()
-    """Ids of the steps."""
-
-
-@dataclass(frozen=True, slots=True)
 class Add:
     """An extractor's request to add an item."""
 

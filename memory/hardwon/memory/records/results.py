@@ -103,7 +103,7 @@ class Verdict:
 
     allowed: bool
     item_id: str | None = None
-    """Id of the guardrail that forbids the action."""
+    """Id of the guardrail that forbids the action, or of the remedy that an allowed call needs."""
     cause: str = ""
     """Reason in words."""
     trial: bool = False

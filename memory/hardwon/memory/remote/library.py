@@ -36,7 +36,15 @@ from hardwon.memory.records import (
     Verdict,
 )
 from hardwon.memory.retrieval.candidates import How
-from hardwon.memory.retrieval.request import Level
+from hardwon.memory.retrieval.request import (
+    LONGEST_QUERY,
+    Level,
+    fit_action,
+    fit_state,
+    fit_text,
+    fit_trail,
+    shorten_state,
+)
 from hardwon.memory.situations.episode_map import EpisodeMap, Trail
 from hardwon.memory.upkeep.damage import names_damage
 from hardwon.memory.values.lookahead import Lookahead
@@ -241,20 +249,25 @@ class RemoteLibrary(ExperienceLibrary):
             raise ConfigError(
                 f"a served library does not rank an item beside it, such as {beside.title!r:.60}; open its file."
             )
-        about = {"text": state_or_text} if isinstance(state_or_text, str) else {"state": asdict(state_or_text)}
+        if isinstance(state_or_text, str):
+            about: dict[str, Any] = {"text": state_or_text[:LONGEST_QUERY]}
+        else:
+            about = {"state": asdict(shorten_state(state_or_text))}
         query = {
-            **about, "task": task, "k": k, "kinds": None if kinds is None else list(kinds),
+            **about, "task": task and task[:LONGEST_QUERY], "k": k, "kinds": None if kinds is None else list(kinds),
             "budget_tokens": budget_tokens, "level": level, "actions": None if actions is None else dict(actions),
-            "after": after, "raw": self._raw,
+            "after": after and after[:LONGEST_QUERY], "raw": self._raw,
         }  # fmt: skip
         return read(Recollection, self._wire.ask("recall", query))
 
     def check(self, state: State, action: str | Sequence[str], *, again: bool = False) -> Verdict:
         """Return whether a guardrail forbids an action or a plan in a state; see `ExperienceLibrary.check`."""
         if isinstance(action, Sequence) and not isinstance(action, str):
-            return read(Verdict, self._wire.ask("check-plan", {"state": asdict(state), "actions": list(action)}))
+            return read(
+                Verdict, self._wire.ask("check-plan", {"state": asdict(fit_state(state)), "actions": list(action)})
+            )
         # the same endpoint serves `enforce`, which counts refusals; a mere check must not
-        query = {"state": asdict(state), "action": action, "again": again, "about_to_run": False}
+        query = {"state": asdict(fit_state(state)), "action": fit_action(action), "again": again, "about_to_run": False}
         return read(Verdict, self._wire.ask("check", query))
 
     def enforce(
@@ -264,14 +277,14 @@ class RemoteLibrary(ExperienceLibrary):
 
         Without `keep`, the server writes nothing and grants no trial. See `ExperienceLibrary.enforce`.
         """
-        query = {"state": asdict(state), "action": action, "again": again, "about_to_run": keep}
+        query = {"state": asdict(fit_state(state)), "action": fit_action(action), "again": again, "about_to_run": keep}
         return read(Verdict, self._wire.send("POST", "check", query))
 
     def offered(
         self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
     ) -> tuple[Item, ...]:
         """Return the active items whose condition holds in a state; see `ExperienceLibrary.offered`."""
-        query = {"state": asdict(state), "kinds": list(kinds), "masked": masked, "raw": self._raw}
+        query = {"state": asdict(fit_state(state)), "kinds": list(kinds), "masked": masked, "raw": self._raw}
         answer = self._wire.ask("offered", query)
         return tuple(read(list[Item], answer["items"]))
 
@@ -280,13 +293,13 @@ class RemoteLibrary(ExperienceLibrary):
 
         Without `raw`, actions at other locations are those that were possible there, and none are imagined.
         """
-        trail = plain(Trail, (episode or EpisodeMap()).trace())
-        query = {"state": asdict(state), "actions": list(actions), "trail": trail, "raw": self._raw}
+        trail = plain(Trail, fit_trail((episode or EpisodeMap()).trace()))
+        query = {"state": asdict(fit_state(state)), "actions": list(actions), "trail": trail, "raw": self._raw}
         return read(Lookahead, self._wire.ask("foresee", query))
 
     def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
         """Search items and steps by text; see `ExperienceLibrary.search`."""
-        return read(list[Hit], self._wire.get("search", text=text, k=k, how=how)["hits"])
+        return read(list[Hit], self._wire.get("search", text=fit_text(text), k=k, how=how)["hits"])
 
     def close(self) -> None:
         """Send the runs that are not over, and close the connections. Closing twice is allowed."""

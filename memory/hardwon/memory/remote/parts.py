@@ -17,7 +17,8 @@ from hardwon.memory.parts.admin import LibraryAdmin
 from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.parts.file import LibraryFile
 from hardwon.memory.parts.items import LibraryItems
-from hardwon.memory.records import Admission, Item, Kind, Problem, Segment, State, Step, Summary, Trajectory, Trust
+from hardwon.memory.records import Admission, Item, Kind, Problem, State, Step, Summary, Trajectory, Trust
+from hardwon.memory.retrieval.request import fit_action, fit_state, fit_text
 from hardwon.memory.upkeep.damage import names_damage
 from hardwon.memory.upkeep.jsonl import write_export
 from hardwon.memory.validation import check_path
@@ -63,7 +64,8 @@ class RemoteItems(LibraryItems):
     def _query(self, kinds: Sequence[Kind] | None, limit: int | None, offset: int, by: Mapping[str, Any]) -> list[Item]:
         if kinds is not None and not kinds:  # an empty list is no query parameter, and would return all kinds
             return []
-        filters = {**by, "kind": kinds, "status": by["status"] or "all"}
+        text = by.get("text")
+        filters = {**by, "kind": kinds, "status": by["status"] or "all", "text": text and fit_text(text)}
         return read(list[Item], self._wire.paged("items", "items", limit, offset, filters))
 
     def get(self, item_id: str) -> Item:
@@ -165,10 +167,6 @@ class RemoteEpisodes(LibraryEpisodes):
         """Return the grades of an episode, oldest first; see `ExperienceLibrary.episodes.grades`."""
         return read(list[Grade], self._wire.get(f"episodes/{part(episode_id)}/grades")["grades"])
 
-    def segments(self, episode_id: str) -> list[Segment]:
-        """Return the segments of an episode between its rewards."""
-        return read(list[Segment], self._wire.get(f"episodes/{part(episode_id)}/segments")["segments"])
-
     def steps(self, ids: Sequence[int]) -> list[Step]:
         """Return steps by id, in the given order. Unknown ids are skipped."""
         steps: list[Step] = []
@@ -187,12 +185,13 @@ class RemoteEpisodes(LibraryEpisodes):
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed."""
-        query = {"state": asdict(state), "action": action, "counts": counts}
+        query = {"state": asdict(fit_state(state)), "action": fit_action(action), "counts": counts}
         return tuple(read(list[str], self._wire.ask("keys", query)["keys"]))
 
     def context(self, state: State, action: str) -> str:
         """Return the words around the arguments of an action in a state."""
-        return read(str, self._wire.ask("context", {"state": asdict(state), "action": action})["context"])
+        query = {"state": asdict(fit_state(state)), "action": fit_action(action)}
+        return read(str, self._wire.ask("context", query)["context"])
 
     def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
         """Return the demonstrations of one environment, or of all, read as recorded episodes.

@@ -6,26 +6,31 @@ and `Candidates.items` merge the answers. `recall` filters, ranks, deduplicates 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from hardwon.memory.records import Hit, Item, State
 from hardwon.memory.situations.keys import content_words
+from hardwon.memory.storage.counted import COUNTED_STATES
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import plain, state_text
 from hardwon.memory.storage.freshness import Version
 
-from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import RankedRow, TakenStep, find_best_steps, read_voters, steps_of, weigh_subject
+from .ranking import RankedRow, Subject, TakenStep, find_best_steps, read_voters, steps_of, weigh_subject
 from .search import IndexKind, Search
 from .text_index import WordCounts
 from .tuning import TUNING
 
 How = Literal["hybrid", "dense", "text"]
+_REACHABLE = """
+SELECT DISTINCT after.location FROM steps JOIN states AS after ON after.id = post WHERE pre IN (
+    SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' {counted} ORDER BY id DESC LIMIT ?)
+AND after.location NOT IN ('', ?) ORDER BY 1
+"""
 
 
 class Matches(NamedTuple):
@@ -172,7 +177,7 @@ class Candidates:
         if not derived.items.by_id:
             return ()  # saves a search
         if self.is_question:
-            hits = self._find("items", max(TUNING.depth, self.k))
+            hits = self.find("items", max(TUNING.depth, self.k))
             return [
                 Hit(derived.items.by_id[derived.items.numbers[ref]], similarity, why)
                 for ref, similarity, why in hits
@@ -200,7 +205,8 @@ class Candidates:
         cosine = float(self._embed() @ self._index.embed([item.text])[0])
         texts = self._index.texts["items"]
         share = texts.measure_share(query, item.text, self._derived.words.count, terms)
-        subject = weigh_subject(f"{item.title}\n{item.body}", self._weigh).rate(content_words(query))
+        statement = f"{item.title}\n{item.body}"
+        subject = weigh_subject(statement, self._weigh(content_words(statement))).rate(content_words(query))
         similarity = max(cosine, share, 0.0 if self.is_question else subject)
         is_hit = similarity >= TUNING.min_cosine and self._derived.items.counts_in(item, self.worlds)
         return Hit(item, similarity, "words and meaning") if is_hit else None
@@ -211,14 +217,10 @@ class Candidates:
         if query not in nearest:
             if len(nearest) > 512:
                 nearest.clear()
-            nearest[query] = self._find("states", TUNING.voting_states)
+            nearest[query] = self.find("states", TUNING.voting_states)
             if self.worlds is not None:
                 nearest[query] = self._keep_applicable(nearest[query])
         return nearest[query]
-
-    def states_of_untrusted_writers(self) -> list[RankedRow]:
-        """Return the states of untrusted writers that search finds."""
-        return self._find("testimony", TUNING.voting_states)
 
     def neighbors(self) -> list[Neighbor]:
         """Return the best steps of similar states, without those of the situation itself."""
@@ -249,7 +251,7 @@ class Candidates:
         """Keep the states with steps that count here; search deeper if those of other worlds crowd them out."""
         for deeper in (1, TUNING.deeper):
             if deeper > 1:
-                hits = self._find("states", deeper * TUNING.voting_states, deeper * TUNING.depth)
+                hits = self.find("states", deeper * TUNING.voting_states, deeper * TUNING.depth)
             best = self._best([ref for ref, _, _ in hits])
             kept = [state for state in hits if state[0] in best]
             if len(kept) >= TUNING.depth or len(hits) < TUNING.depth:
@@ -261,7 +263,7 @@ class Candidates:
         best = self._derived.findings.done.setdefault(self.worlds, {})
         return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, best)
 
-    def _find(self, kind: IndexKind, k: int, depth: int = TUNING.depth) -> list[RankedRow]:
+    def find(self, kind: IndexKind, k: int, depth: int = TUNING.depth) -> list[RankedRow]:
         """Return the best matches, at most k, that are similar enough to be shown."""
         terms = TUNING.more_terms if self.is_question else TUNING.query_terms
         matches = match(
@@ -295,6 +297,7 @@ class Candidates:
         floors = {ref: (floor, why) for floor, why, refs in filed for ref in refs}
         items, numbers, refs_found = self._derived.items.by_id, self._derived.items.numbers, set(nearest)
         in_view = content_words(query)
+        subjects = self._weigh_subjects(items[numbers[ref]] for ref in chosen if ref in floors)
         hits = []
         for ref in chosen:
             similarity, why = matches.rated[ref] if ref in refs_found else (matches.cosines[ref], "")
@@ -302,29 +305,28 @@ class Candidates:
                 floor, reason = floors[ref]
                 if floor >= similarity or not why:
                     why = reason
-                similarity = max(similarity, floor + (1.0 - floor) * self._rate(items[numbers[ref]], in_view))
+                similarity = max(similarity, floor + (1.0 - floor) * subjects[numbers[ref]].rate(in_view))
             if similarity >= TUNING.min_cosine:
                 hits.append(Hit(items[numbers[ref]], similarity, why))
         return tuple(hits)
 
-    def _rate(self, item: Item, in_view: Set[str]) -> float:
-        """Return how far the state shows the subject of an item: many items may be filed under one place."""
+    def _weigh_subjects(self, items: Iterable[Item]) -> Mapping[str, Subject]:
+        """Return the subjects at least of these items, by id: many items may be filed under one place."""
         subjects = self._derived.findings.subjects
-        subject = subjects.get(item.id)
-        if subject is None:
-            subject = subjects[item.id] = weigh_subject(f"{item.title}\n{item.body}", self._weigh)
-        return subject.rate(in_view)
+        if missing := {item.id: f"{item.title}\n{item.body}" for item in items if item.id not in subjects}:
+            weights = self._weigh(frozenset[str]().union(*map(content_words, missing.values())))
+            subjects.update((ref, weigh_subject(text, weights)) for ref, text in missing.items())
+        return subjects
 
-    def _weigh(self, word: str) -> float:
-        """Return the weight of a word: its rarity among episodes or, if none showed it, among items.
+    def _weigh(self, words: frozenset[str]) -> dict[str, float]:
+        """Return the weights of words: their rarity among episodes or, if none showed a word, among items.
 
         Words that no episode shows are of two kinds: those of the sentences themselves, such as `rewarded`, which are
         common among items, and names of things that have not been met.
         """
-        count = self._derived.words.count((word,))[word]
-        if count:
-            return max(0.0, math.log((self._derived.words.clock.time + 1) / count))
-        return self._index.texts["items"].measure_rarity(word)
+        counts, time = self._derived.words.count(words), self._derived.words.clock.time
+        weights = {word: max(0.0, math.log((time + 1) / counts[word])) for word in words if counts[word]}
+        return weights | self._index.texts["items"].measure_rarity(words - weights.keys())
 
     def _match_items(self, query: str, filed: Sequence[int]) -> tuple[Matches, list[int]]:
         """Return the items that match by words and meaning, and the applicable ones among the best of them."""
@@ -383,11 +385,11 @@ class Candidates:
         reached = self._derived.findings.reached
         if location not in reached:
             any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
+            query = _REACHABLE.format(counted=COUNTED_STATES[self._derived.words.clock.counted])
+            which = self.namespace, location, TUNING.place_states, location
             # One index lookup saves a library without placed items the query for reachable places.
-            has_places, counted = self._store.rows(any_place, (self.namespace,)), self._derived.words.clock.counted
-            reached[location] = (
-                clusters.read_reachable(self._store, self.namespace, location, counted) if has_places else ()
-            )
+            rows = self._store.rows(query, which) if self._store.rows(any_place, (self.namespace,)) else ()
+            reached[location] = tuple([row[0] for row in rows])
         return reached[location]
 
     def _find_by_subject(self, rarest: Sequence[str]) -> list[int]:

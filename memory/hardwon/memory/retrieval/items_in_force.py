@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from hardwon.memory.guardrails.conditions import Guard, is_in_force
 from hardwon.memory.guardrails.context_ranges import ContextRanges
+from hardwon.memory.guardrails.preconditions import RemediesByVerb, index_remedies
 from hardwon.memory.items import readable_items
 from hardwon.memory.records import Item
 from hardwon.memory.storage.counted import EpisodeWords
@@ -34,6 +35,7 @@ class ItemsInForce:
         """By item, the worlds of its evidence; see `homes_of`."""
         self._guard: Guard | None = None
         self._remedies: list[Item] | None = None
+        self._warning: RemediesByVerb | None = None
 
     @property
     def guard(self) -> Guard:
@@ -48,7 +50,16 @@ class ItemsInForce:
         """Return the active remedies that have steps."""
         if self._remedies is None:
             self._remedies = [item for item in self.by_id.values() if item.kind == "remedy" and item.steps]
+            self._warning = None
         return self._remedies
+
+    @property
+    def warning_remedies(self) -> RemediesByVerb:
+        """Return the active remedies that warn of a call, by its verb."""
+        remedies = self.remedies
+        if self._warning is None:
+            self._warning = index_remedies(remedies)
+        return self._warning
 
     def has(self, number: int, worlds: frozenset[int] | None) -> bool:
         """Return whether this is the number of an active item that applies in these worlds."""

@@ -11,7 +11,7 @@ Ranking searches nothing and changes only the order.
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import chain
 from operator import mul
@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from hardwon.memory.records import Failure
 from hardwon.memory.situations.keys import content_words, parse_action
 from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import BEST_STEP
+from hardwon.memory.trust.testimony import COPIED
 
 from .tuning import TUNING
 
@@ -40,7 +42,6 @@ _BEFORE = (
 )
 
 _TASK = "(SELECT task FROM states WHERE states.id = pre)"
-_COPIED = """iif(instr(why, '"copied"') AND json_valid(why), json_extract(why, '$.copied'), '')"""
 _GOOD = frozenset({Failure.NONE.value, Failure.STEP_LIMIT.value})
 
 RankedRow = tuple[int, float, str]
@@ -66,9 +67,9 @@ class Subject(NamedTuple):
         return math.fsum(weights[word] for word in weights.keys() & in_view) / (self.total + 1.0)
 
 
-def weigh_subject(statement: str, weigh: Callable[[str], float]) -> Subject:
-    """Weigh the words of a statement."""
-    weights = {word: weigh(word) for word in content_words(statement)}
+def weigh_subject(statement: str, weights: Mapping[str, float]) -> Subject:
+    """Return what a statement is about, given at least the weights of its words."""
+    weights = {word: weights[word] for word in content_words(statement)}
     return Subject(weights, math.fsum(weights.values()))
 
 
@@ -231,11 +232,9 @@ def find_best_steps(
 
 
 _BEST = f"""
-SELECT pre, action, {{before}}, max(return_to_go), failure, {_TASK}, steps.id, {_COPIED}
-FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {{where}}
-GROUP BY pre HAVING max(return_to_go) IS NOT NULL
+SELECT pre, action, {{before}}, return_to_go, failure, {_TASK}, steps.id, {COPIED}
+FROM steps WHERE id IN (SELECT ({BEST_STEP.format(state="json_each.value", where="{where}")}) FROM json_each(?))
 """
-"""With max(), SQLite takes the other columns from the row with the maximum."""
 
 
 def read_voters(
@@ -257,7 +256,7 @@ def read_voters(
 
 
 _VOTERS = f"""
-SELECT action, {{before}}, return_to_go, failure, {_TASK}, steps.id, {_COPIED} FROM steps WHERE id IN (
+SELECT action, {{before}}, return_to_go, failure, {_TASK}, steps.id, {COPIED} FROM steps WHERE id IN (
     WITH tried AS MATERIALIZED (
         SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
     SELECT id FROM steps WHERE id IN (SELECT best FROM tried) AND {{where}} UNION

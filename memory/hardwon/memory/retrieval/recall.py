@@ -61,7 +61,8 @@ def recall_by_step(
     steps = _add_testimony(query, derived, store, steps)
     if not actions and (request.kinds is None or "remedy" in request.kinds):
         items = chain(_find_remedies(derived.items.remedies, steps, masked), items)
-    chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
+    worded = [derived.support.limit_words(hit) for hit in _distinct(items, k)]
+    chosen_items, chosen, tokens = within_budget(worded, steps, request.budget_tokens)
     if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
     # Summaries come last: a recollection without content needs no query for them.
@@ -218,7 +219,7 @@ def _add_testimony(query: Candidates, derived: NamespaceCache, store: Store, cle
     if query.is_question:
         testimony_hits = testimony.hits_by_words(store, query.namespace, query.text, query.k, is_known, uses)
     else:
-        states = query.states_of_untrusted_writers()
+        states = query.find("testimony", TUNING.voting_states)
         testimony_hits = testimony.hits_of(store, query.namespace, states, query.signature, query.k, is_known, uses)
     forms = {testimony.form_of(hit.what.action) for hit in clean if isinstance(hit.what, Step)}
     additional = [hit for hit in testimony_hits if isinstance(hit.what, Step) and hit.what.action not in forms]
@@ -347,7 +348,15 @@ def _interleave(first: Sequence[Hit], second: Sequence[Hit]) -> list[Hit]:
 
 def _search_steps(store: Store, index: Search, text: str, k: int, options: Mapping[str, Any]) -> list[Hit]:
     """Return the best steps for a text; see `search`."""
-    # Number of states read per state shown, because some have the same observation.
-    states = find(index, "states", text, 4 * k, **options, depth=TUNING.depth)
-    steps = map(without_instructions, _iter_step_hits(store, states, k))
-    return _first_distinct((hit for hit in steps if hit is not None), k)
+    hits = map(without_instructions, _iter_nearest(store, index, text, k, options))
+    return _first_distinct((hit for hit in hits if hit is not None), k)
+
+
+def _iter_nearest(store: Store, index: Search, text: str, k: int, options: Mapping[str, Any]) -> Iterator[Hit]:
+    """Yield hits on the best steps for a text, more than k only if some of them cannot be shown."""
+    nearest = find(index, "states", text, k, **options)
+    yield from _iter_step_hits(store, nearest, k)
+    if len(nearest) == k:  # some have the same observation; a scan for few is much faster than one for all of these
+        first = {ref for ref, _, _ in nearest}
+        further = find(index, "states", text, 4 * k, **options)
+        yield from _iter_step_hits(store, [state for state in further if state[0] not in first], k)

@@ -91,8 +91,13 @@ class TextIndex:
         if not query.words:
             return []
         row_lists = [self._rows_with(word, query.since) for word in query.words]
-        rows, at = np.unique(np.concatenate(row_lists), return_inverse=True)
-        covered = scores = np.bincount(at, np.repeat(query.weights, [len(listed) for listed in row_lists]))
+        joined = np.concatenate(row_lists)
+        order = joined.argsort(kind="stable")  # merges the lists, each of which is sorted
+        ordered, is_first = joined[order], np.empty(len(joined), dtype=bool)
+        is_first[:1] = True
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        rows, weights = ordered[is_first], np.repeat(query.weights, [len(listed) for listed in row_lists])
+        covered = scores = np.bincount(is_first.cumsum() - 1, weights[order])
         if not query.since and query.rows <= TUNING.few_rows:
             lengths = self._read_lengths(rows)
             scores = scores / (1.0 + TUNING.length_weight * lengths / max(1.0, lengths.mean()))
@@ -136,8 +141,7 @@ class TextIndex:
         The rarest `terms` words are looked up regardless of their rows. `further` words are those of one more row.
         """
         self._follow()
-        cached = self._reaches
-        reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, count_episodes)}
+        reaches = self._count_rows(_select_words(text, count_episodes))
         count = len(self._ids)
         if further is not None:
             count += 1
@@ -195,7 +199,8 @@ class TextIndex:
     def select_present(self, words: Sequence[str]) -> list[str]:
         """Return those of the words that occur in any row, in their order."""
         self._follow()
-        return [word for word in words if self._count_rows(word).rows]
+        reaches = self._count_rows(words)
+        return [word for word in words if reaches[word].rows]
 
     def _follow(self) -> None:
         """Drop cached counts if rows were added."""
@@ -206,9 +211,11 @@ class TextIndex:
             self._forget_words()
             self._read_ids()
 
-    def measure_rarity(self, word: str) -> float:
-        """Return log((n + 1) / the number of rows with the word), for n rows as of the last search; at least 0."""
-        return max(0.0, math.log((len(self._ids) + 1) / max(1.0, self._count_rows(word).rows)))
+    def measure_rarity(self, words: Collection[str]) -> dict[str, float]:
+        """Return log((n + 1) / the number of rows with a word), for n rows as of the last search; at least 0."""
+        count = len(self._ids) + 1
+        reaches = self._count_rows(words)
+        return {word: max(0.0, math.log(count / max(1.0, reach.rows))) for word, reach in reaches.items()}
 
     def forget(self) -> None:
         """Drop everything that was cached, after rows were deleted or replaced."""
@@ -221,21 +228,28 @@ class TextIndex:
         self._reaches.clear()
         self._listed.clear()
 
-    def _count_rows(self, word: str) -> WordFrequency:
-        """Return how common a word is, estimated from its `ranked_per_word` newest rows."""
-        reach = self._reaches.get(word)
-        if reach is None:
-            newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
-            counted = f"SELECT count(*), min(rowid) FROM ({newest})"
-            ((rows, since),) = self._rows(counted, (_quote(word), self._first, self._last, TUNING.ranked_per_word))
-            if rows == TUNING.ranked_per_word:
-                reach = WordFrequency(rows * (len(self._ids) + 1) / self._count_from(since), since)
-            else:
-                reach = WordFrequency(float(rows), 0)
-            if len(self._reaches) >= COUNTED:
-                self._reaches.clear()
-            self._reaches[word] = reach
-        return reach
+    def _count_rows(self, words: Collection[str]) -> dict[str, WordFrequency]:
+        """Return how common words are, each estimated from its `ranked_per_word` newest rows, by one query for all."""
+        cached = self._reaches
+        if missing := [word for word in words if word not in cached]:
+            if len(cached) + len(missing) > COUNTED:
+                cached.clear()
+                missing = list(words)
+            newest = (
+                f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH value AND rowid BETWEEN ? AND ? "
+                "ORDER BY rowid DESC LIMIT ?"
+            )
+            counted = f"SELECT count(*) || ' ' || coalesce(min(rowid), 0) FROM ({newest})"
+            limits = self._first, self._last, TUNING.ranked_per_word
+            read = f"SELECT ({counted}) FROM json_each(?)"
+            counts = self._rows(read, (*limits, json.dumps(list(map(_quote, missing)))))
+            for word, (text,) in zip(missing, counts, strict=True):
+                rows, since = map(int, text.split())
+                if rows == TUNING.ranked_per_word:
+                    cached[word] = WordFrequency(rows * (len(self._ids) + 1) / self._count_from(since), since)
+                else:
+                    cached[word] = WordFrequency(float(rows), 0)
+        return {word: cached[word] for word in words}
 
 
 def _quote(word: str) -> str:
@@ -292,16 +306,18 @@ class StemIndex:
     def rank(self, query: str) -> list[tuple[int, float]]:
         """Return the texts that share a word with a query, the best first.
 
-        Rare words weigh more. Words that no text has count as the rarest ones.
+        Rare words weigh more. Words that no text has count as the rarest ones, wherever the alphabet puts them: their
+        sum is exact, because the order of its terms would show in the last digit.
         """
-        divided, total = _divide(query), 0.0
+        divided, all_weights = _divide(query), list[float]()
         weights: dict[int, float] = {}
         for word in sorted(_short(content_words(divided)) or _short(words(divided)))[: TUNING.max_query_words]:
             rows = self._texts.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (f'"{word}"',)).fetchall()
             weight = math.log1p(self._count / max(1, len(rows)))
-            total += weight
+            all_weights.append(weight)
             for (ref,) in rows:
                 weights[ref] = weights.get(ref, 0.0) + weight
+        total = math.fsum(all_weights)
         return sorted(((ref, weight / total) for ref, weight in weights.items()), key=lambda pair: (-pair[1], pair[0]))
 
 

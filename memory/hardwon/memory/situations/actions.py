@@ -261,14 +261,17 @@ def put_values(action: str, values: Mapping[str, str]) -> str:
 
     Templates order the flags of a command and drop quotes, so a filled template is not the action that can be run.
     """
-    call = _CALL.fullmatch(action)
+    call, parsed = _CALL.fullmatch(action), parse_action(action)
     if call:
-        arguments = [_put_in_argument(text, values, call[1]) for text in _split(call[2])]
+        texts = tuple(_split(call[2]))
+        # one part each, unless some are objects
+        is_flat = len(texts) == len(parsed.parts) < TUNING.max_arguments
+        slots = [part.slots for part in parsed.parts] if is_flat else [_list_slots(text, call[1]) for text in texts]
+        arguments = (_put_in_argument(text, own, values) for text, own in zip(texts, slots, strict=True))
         start, text = action[: call.start(2)], f"{','.join(arguments)}{action[call.end(2) :]}"
     else:
         start = action[: len(action) - len(action.lstrip().partition(" ")[2])]
         text = _substitute(action[len(start) :], values)
-    parsed = parse_action(action)
     kept = " ".join((parsed.template, *values.values(), *(slot for slot in parsed.slots if slot not in values)))
     lost = {*_WORDS.findall(" ".join(values).lower())} - {*_WORDS.findall(kept.lower())}
     is_whole = all(new in text for new in values.values())
@@ -283,9 +286,14 @@ def keep_arguments(call: str, names: Collection[str]) -> str:
     return f"{match[1]}({', '.join(kept)})" if match and kept else call
 
 
-def _put_in_argument(text: str, values: Mapping[str, str], tool: str) -> str:
+def _list_slots(text: str, tool: str) -> tuple[str, ...]:
+    """Return the slots of one argument of a call."""
+    return tuple(slot for part in _parts(tool, text) for slot in part.slots)
+
+
+def _put_in_argument(text: str, slots: Sequence[str], values: Mapping[str, str]) -> str:
     """Return the text of one argument of a call with other values; an argument that is one value is replaced whole."""
-    changed = {slot: values[slot] for part in _parts(tool, text) for slot in part.slots if slot in values}
+    changed = {slot: values[slot] for slot in slots if slot in values}
     if not changed:
         return text
     name = _NAME.match(text)

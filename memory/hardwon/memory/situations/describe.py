@@ -53,6 +53,7 @@ def key_words(key: str, action: str = "") -> list[str]:
         operator, _, operand = condition.partition(" ")
         return [f"`{pattern}`", condition_words({operator: operand}, pattern)]
     kind, rest = split_refinement(key)
+    kind = kind.partition(":")[0]
     pattern, *parts = rest.split(" | ")
     names = parse_action(action or pattern).slots
     phrases = [f"`{pattern}`"]
@@ -149,7 +150,7 @@ def _describe_around(part: str, names: Sequence[str]) -> list[str]:
         elif match[1] == "0":
             phrases += _describe_sight(match[2], names) if match[2] else []
         elif match[2] == "-":
-            phrases.append(f"{_name(match[1], names)} is not shown")
+            phrases.append(f"the text does not name {_name(match[1], names)}")
         elif match[2]:
             phrases.append(f"near {_name(match[1], names)}: {_describe_words(match[2])}")
     return phrases
@@ -195,11 +196,18 @@ def _describe_sight(part: str, _: Sequence[str]) -> list[str]:
     return [f"the text says {_describe_words(part)}"]
 
 
+def _describe_slot(part: str, _: Sequence[str]) -> list[str]:
+    """Describe what stands in one place of the text."""
+    return [f"the text says {part}"]
+
+
 _REFINED = {
     "=goal": (_describe_goal,),
     "=near": (_describe_goal, _describe_around, _describe_notes),
     "=sight": (_describe_sight,),
     "=both": (_describe_goal, _describe_sight),
+    "=slot": (_describe_slot,),
+    "=case": (_describe_sight, _describe_slot),
 }
 """By kind of refinement, the functions for the parts after its pattern."""
 

@@ -79,6 +79,7 @@ class EpisodeMap:
 
     def add(self, step: Step) -> None:
         """Add one step with its admissible actions."""
+        self.visits.pop(step.pre.location, None)  # the newest is the last
         self.visits[step.pre.location] = Visit(step.pre, step.admissible)
         self._tried.add((place(step.pre), step.action))
         if step.diagnosis.success:

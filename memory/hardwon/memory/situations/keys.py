@@ -16,8 +16,8 @@ from typing import NamedTuple
 from hardwon.memory.records import Fact, State
 
 from .actions import ParsedAction, parse_action, pattern_of
-from .phrases import ARTICLES, FUNCTION_WORDS, content_words, head_noun, vocabulary, words
-from .refinements import FULL_NAME, name_in_full
+from .phrases import ARTICLES, FUNCTION_WORDS, MAY_BE_ID, content_words, head_noun, vocabulary, words
+from .refinements import CASE, FULL_NAME, MAY_CHANGE, SLOT, list_slots, name_in_full
 from .scripts import FULL_STOPS
 from .tuning import TUNING
 
@@ -41,8 +41,7 @@ _PLACES = 1 << 32
 """More than the words of a sentence."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-_MAY_BE_ID = re.compile(r"\d{3}")
-KEYS_VERSION = 11
+KEYS_VERSION = 12
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
@@ -162,10 +161,21 @@ class Situation:
     @cached_property
     def whole(self) -> "Situation":
         """Return the situation with all words in its contexts, not only structural ones."""
+        return self._with_words(EVERY_WORD)
+
+    @cached_property
+    def before(self) -> "Situation | None":
+        """Return the situation as it was filed before words of its text became structural or ceased to be."""
+        changed = {word for word in self._observation.vocabulary if f"{word}{MAY_CHANGE}" in self._structural}
+        return self._with_words(self._structural ^ changed) if changed else None
+
+    def _with_words(self, structural: frozenset[str]) -> "Situation":
+        """Return the situation with other structural words."""
         situation = copy(self)
-        situation._structural = EVERY_WORD
+        situation._structural = structural
         situation._contexts, situation._in_notes, situation._keys = {}, {}, {}  # as they depend on the words
         situation._sight = None
+        situation.__dict__.pop("_slots", None)
         return situation
 
     @cached_property
@@ -222,10 +232,23 @@ class Situation:
         return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
 
     def _refine(self, named: str, context: str) -> list[str]:
-        """Return the keys of an action with the task alone, and with what the text shows near it or as a whole."""
+        """Return the keys of an action with the task, with what the text shows near it or as a whole, and its slots."""
         goal, sight = _select_goal(self.state.task), self.read_sight()
         keys = [f"=goal {named} | {goal}", f"=near {named} | {goal} | {context}"] if goal else []
-        return [*keys, f"=sight {named} | {sight}", f"=both {named} | {goal} | {sight}"] if sight else keys
+        keys += [f"=sight {named} | {sight}", f"=both {named} | {goal} | {sight}"] if sight else []
+        keys += [f"{SLOT}{place} {named} | {value}" for place, value in self._slots]
+        # without anything else that it shows, this is the slot alone
+        return keys + [f"{CASE}{place} {named} | {sight} | {value}" for place, value in self._slots if sight]
+
+    @cached_property
+    def _slots(self) -> list[tuple[str, str]]:
+        """Return places of the text and what stands there: numbers of the task, slots of the observation and facts."""
+        facts = (f"{name} {value}" for name, value in sorted(self.state.facts.items()) if type(value) in (int, float))
+        slots = list_slots([self.state.task], frozenset())
+        sentences = (text for text in _SENTENCE.split(self.state.observation) if not text.lstrip().startswith(">"))
+        slots |= list_slots([*sentences, *facts], self._structural)  # none of the agent's own calls
+        kept = slots.items() if len(slots) <= TUNING.max_slots else ()
+        return [(place, f"{place.rstrip('#')}: {value}".lstrip(": ")) for place, value in kept]
 
     def read_sight(self) -> str:
         """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""
@@ -441,7 +464,7 @@ class Attempt:
 @lru_cache(maxsize=1024)
 def _select_goal(task: str) -> str:
     """Return the words of a task without numbers that may be ids; "" for a task of many words."""
-    goal = sorted(word for word in content_words(task) if not _MAY_BE_ID.search(word))
+    goal = sorted(word for word in content_words(task) if not MAY_BE_ID.search(word))
     return " ".join(goal) if len(goal) <= TUNING.max_refined else ""
 
 

@@ -59,6 +59,7 @@ _ROMAN = words_of(
 _LONG_NUMBER = re.compile(rf"\d{{{TUNING.max_choice_digits + 1}}}")
 
 HOLE = re.compile(r"\{\d+\}")
+MAY_BE_ID = re.compile(r"\d{3}")
 _QUOTES = "\"'`“”‘’«»„"
 _AROUND = _QUOTES + "()[]<>{},;:!?"
 _NUMERIC = re.compile(

@@ -8,10 +8,11 @@ change them without creating all items of an older library again.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
-from .actions import keep_arguments, put_values
+from .actions import ParsedAction, keep_arguments, put_values
 from .describe import PARTS, condition_words
 from .keys import SAID, parse_action
 
@@ -36,9 +37,19 @@ _MARKS = {
     "unnamed": "your notes do not mention {name}",
 }
 _NOT_IN_SIGHT = " is not in sight"
+_TASK_WORD = "a word of the task"
+_OF_ANY_CALL = (_NOT_IN_SIGHT, f" says {_TASK_WORD}")
+"""Ends of clauses about an argument that hold for most calls: a task names what to call with, in its own words."""
 
-BEGINNING = re.compile(r' begins with "([^"]+)"$')
-"""The condition of a case in the title of a choice."""
+_OPEN = r"In `[^`]+`, check \S+"
+_NEXT_CASE = re.compile(r', (?=[\w.-]+="[^"]*" if )')
+"""What stands between two cases in the title of a choice."""
+_BEGINNING = re.compile(r'(\S+) begins with "([^"]+)"')
+_CONDITION = re.compile(r"\S+ begins with |the text (?:says|does not say) ")
+NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+_RANGE = rf"Before `[^`]*`, call [^.]* if (\S+) is (above|below) ({NUMBER.pattern})"
+"""The numbers for which a call needs another one before."""
+_QUOTED_WORD = re.compile(r'"([^"]+)"')
 WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 """The end of a sentence about failures whose values are left out."""
 
@@ -50,6 +61,10 @@ class Difference(NamedTuple):
     """Words that the text must say."""
     lacks: tuple[str, ...] = ()
     """Words that it must not say."""
+
+    def fits(self, words: Collection[str]) -> bool:
+        """Return whether a text with these words says and lacks all that it must."""
+        return all(word in words for word in self.says) and all(word not in words for word in self.lacks)
 
 
 _NO_DIFFERENCE = Difference()
@@ -69,12 +84,17 @@ def strategy_title(
     Of what the text shows as a whole, it names the difference, or all words that are not common.
     """
     pattern, *parts = key.split(" | ")
+    parsed = parse_action(pattern)
     # the words of a command name a thing already, so a letter is clearer there
-    names = _name_arguments(pattern) if parse_action(pattern).parts else ()
+    names = _name_arguments(pattern) if parsed.parts else ()
+    # a request names what a tool is called with, and a call that worked is seldom made again
+    kinds = ("shown", "listed", "told") if parsed.template.endswith(")") else ()
     clauses: list[str] = []
     # not strict: a key of an unknown form has a title without clauses
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
         match kind:
+            case _ if kinds and kind not in kinds:
+                continue
             case "flags":
                 clauses += _read_flags(part, _find_verb(pattern), names)
             case "shown":
@@ -85,6 +105,8 @@ def strategy_title(
                 clauses += _read_notes(part, names)
             case _:
                 clauses += _read_counts(part, names)
+    if parsed.parts:
+        clauses = [clause for clause in clauses if not clause.endswith(_OF_ANY_CALL)]
     action = fill_holes(name_pattern(pattern, examples))
     return f"Prefer `{action}` when {_join(_drop_repeats(clauses, _find_verb(pattern))) or 'you can'}"
 
@@ -164,9 +186,11 @@ def skill_title(steps: Sequence[str]) -> str:
 def remedy_title(failed: str, steps: Sequence[str], failure: str, *, is_usual: bool) -> str:
     """Return the title of a remedy: what to do first, or in its place, if the action usually fails, else if it did."""
     failed, *steps = name_holes([failed, *steps])
+    if steps == [failed]:
+        return f"If `{failed}` fails ({failure}), call it again"
     if is_usual:
-        return f"{'First' if len(steps) > 1 else 'Use'} {_quote(steps)}"
-    return f"If `{failed}` fails ({failure}), {'first' if len(steps) > 1 else 'then'} {_quote(steps)}"
+        return f"{'First' if len(steps) > 1 else 'Use'} {quote_steps(steps)}"
+    return f"If `{failed}` fails ({failure}), {'first' if len(steps) > 1 else 'then'} {quote_steps(steps)}"
 
 
 def is_for_failures(title: str) -> bool:
@@ -174,14 +198,72 @@ def is_for_failures(title: str) -> bool:
     return title.startswith("If `")
 
 
-def choice_title(steps: Sequence[str], name: str, by: str, values: Mapping[str, str]) -> str:
-    """Return the title of a remedy that says which value of an argument fits the beginning of another one."""
+def choice_title(steps: Sequence[str], name: str, cases: Mapping[str, str], needed_if: str = "") -> str:
+    """Return the title of a remedy that says what a call needs before it, and which value under which condition.
+
+    What stands without a condition is what to do with all values; if it is empty, nothing is said about them.
+    """
     *before, last = (parse_action(step) for step in name_holes(steps))
     given = {part.value: part.name for part in last.parts}
     shared = [" and ".join(given[part.value] for part in call.parts if part.value in given) for call in before]
-    calls = ", then ".join(f"`{call.verb}` with the same {names}" for call, names in zip(before, shared, strict=True))
-    cases = ", ".join(f'{name}="{value}" if {by} begins with "{start}"' for start, value in sorted(values.items()))
-    return f"{f'Before `{last.verb}`, call {calls}. ' if before else ''}In `{last.verb}`, use {cases}"
+    calls = ", then ".join(
+        f"`{call.verb}`{f' with the same {names}' if names else ''}" for call, names in zip(before, shared, strict=True)
+    )
+    values = ", ".join(f'{name}="{value}" if {clause}' for clause, value in sorted(cases.items()) if clause)
+    advice = f"use {values}" if values else cases.get("", "")
+    needs = [f"Before `{last.verb}`, call {calls}{f' if {needed_if}' if needed_if else ''}"] if before else []
+    return ". ".join([*needs, *([f"In `{last.verb}`, {advice}"] if advice else [])])
+
+
+def is_open(title: str) -> bool:
+    """Return whether a title of `choice_title` names an argument without a value that works."""
+    return re.fullmatch(_OPEN, title) is not None
+
+
+def choose_cases(title: str, says: Callable[[str], bool], shows_id: Callable[[str], bool]) -> str:
+    """Return a title of `choice_title` with the cases whose condition the present meets.
+
+    Without any, all of them stay if a value depends on an id that may come later; otherwise, what the call needs stays.
+
+    Args:
+        title: The title; another one is returned as it is.
+        says: Whether the present says a word.
+        shows_id: Whether it has an id that begins like this.
+    """
+    advice, _, clause = title.rpartition("` if ")
+    if advice.startswith(("Use `", "First `")) and _CONDITION.match(clause):  # a remedy for some requests
+        return title if _is_met(clause, says, shows_id) else ""
+    before, use, rest = title.rpartition(", use ")
+    clauses = {case: case.partition('" if ')[2] for case in _NEXT_CASE.split(rest)} if use else {}
+    if not clauses or not all(map(_CONDITION.match, clauses.values())):  # somebody else wrote it
+        return title
+    kept = [case for case, clause in clauses.items() if _is_met(clause, says, shows_id)]
+    if not kept and not shows_id("") and any(map(_BEGINNING.fullmatch, clauses.values())):
+        return title
+    return f"{before}{use}{', '.join(kept)}" if kept else before.rpartition(". In ")[0]
+
+
+def is_in_range(title: str, call: ParsedAction) -> bool:
+    """Return whether a call has a number for which a title of `choice_title` says that it needs another one before."""
+    match = re.match(_RANGE, title)
+    value = next((part.value for part in call.parts if match and part.name == match[1]), "")
+    if match is None or not NUMBER.fullmatch(value):
+        return True
+    number, bound = float(value), float(match[3])
+    return number > bound if match[2] == "above" else number < bound
+
+
+def _is_met(clause: str, says: Callable[[str], bool], shows_id: Callable[[str], bool]) -> bool:
+    """Return whether the present meets the condition of a case."""
+    if beginning := _BEGINNING.fullmatch(clause):
+        return shows_id(beginning[2])
+    wanted, _, unwanted = (_QUOTED_WORD.findall(part) for part in clause.partition(" not "))
+    return bool(wanted or unwanted) and all(map(says, wanted)) and not any(map(says, unwanted))
+
+
+def read_beginning(name: str, start: str) -> str:
+    """Return the condition that an argument begins like this."""
+    return f'{name} begins with "{start}"'
 
 
 def name_arguments(call: str, names: Collection[str]) -> str:
@@ -191,7 +273,7 @@ def name_arguments(call: str, names: Collection[str]) -> str:
 
 def list_steps(steps: Sequence[str]) -> str:
     """Return steps as text: `open X`, then `take Y`."""
-    return _quote(name_holes(steps))
+    return quote_steps(name_holes(steps))
 
 
 def name_holes(steps: Sequence[str]) -> list[str]:
@@ -221,9 +303,10 @@ def fill_holes(pattern: str) -> str:
     return name_holes([pattern])[0]
 
 
-def _quote(steps: Iterable[str]) -> str:
-    """Return steps in backquotes, joined by "then"."""
-    return ", then ".join(f"`{step}`" for step in steps)
+def quote_steps(steps: Iterable[str]) -> str:
+    """Return steps in backquotes, joined by "then"; a step that is repeated comes once, with its count."""
+    counted = ((step, len([*group])) for step, group in groupby(steps))
+    return ", then ".join(f"`{step}`{f' ({n} times)' if n > 1 else ''}" for step, n in counted)
 
 
 def _letter(number: str) -> str:
@@ -250,8 +333,8 @@ def _when(condition: Mapping[str, Any], pattern: str, difference: Difference) ->
             clauses = []
         case _:
             clauses = [_HOLE.sub(lambda hole: _name(hole[1], names), condition_words(condition))]
-    if parse_action(pattern).parts:  # what a call names need not be in sight
-        clauses = [clause for clause in clauses if not clause.endswith(_NOT_IN_SIGHT)]
+    if parse_action(pattern).parts:
+        clauses = [clause for clause in clauses if not clause.endswith(_OF_ANY_CALL)]
     return f" when {_join(clauses)}" if clauses else ""
 
 
@@ -315,7 +398,7 @@ def _read_around(part: str, names: Sequence[str] = (), difference: Difference = 
         if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
         elif match[1] == "0":
-            clauses += (_read_difference(difference) or [f"the text says {_words(match[2])}"]) if match[2] else []
+            clauses += filter(None, [read_difference(difference) or _read_sight(match[2])]) if match[2] else []
         elif match[2] == "-":
             clauses.append(f"{_name(match[1], names)}{_NOT_IN_SIGHT}")
         elif match[2]:
@@ -323,12 +406,18 @@ def _read_around(part: str, names: Sequence[str] = (), difference: Difference = 
     return clauses
 
 
-def _read_difference(difference: Difference) -> list[str]:
-    """Return the clause about what the text must say, and must not."""
+def _read_sight(words: str) -> str:
+    """Return the clause about what the text shows as a whole; nearly every text shows a word of its task."""
+    content = " ".join(word for word in words.split() if word != "[T]")
+    return f"the text says {_words(content)}" if content else ""
+
+
+def read_difference(difference: Difference) -> str:
+    """Return the clause about what the text must say, and must not; empty for no difference."""
     says, lacks = _words(" ".join(difference.says)), _words(" ".join(difference.lacks), "or")
     if says and lacks:
-        return [f"the text says {says} but not {lacks}"]
-    return [f"the text says {says}"] if says else [f"the text does not say {lacks}"] if lacks else []
+        return f"the text says {says} but not {lacks}"
+    return f"the text says {says}" if says else f"the text does not say {lacks}" if lacks else ""
 
 
 def _read_silence(part: str, names: Sequence[str]) -> list[str]:
@@ -352,7 +441,7 @@ def _read_notes(part: str, names: Sequence[str] = ()) -> list[str]:
 
 def _words(text: str, last: str = "and") -> str:
     """Return quoted words, joined by commas and a final "and"."""
-    return _join([f'"{word}"' if word != "[T]" else "a word of the task" for word in text.split()], last)
+    return _join([f'"{word}"' if word != "[T]" else _TASK_WORD for word in text.split()], last)
 
 
 def _join(parts: Sequence[str], last: str = "and") -> str:

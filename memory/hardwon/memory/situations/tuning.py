@@ -20,6 +20,10 @@ class SituationsTuning:
     max_hidden_elements: int = 12  # most elements of a list that the text does not show
     max_refined: int = 16  # most words of a task or text that keys contain as a whole
 
+    # refinements
+    max_slots: int = 6  # most slots of a text that are keys; if there are more, none of them is
+    max_slot_words: int = 3  # words of a slot; more are free text
+
     # lookahead_keys
     max_note_words: int = 4  # keys with one word of the notes
 

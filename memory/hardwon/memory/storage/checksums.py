@@ -8,7 +8,7 @@ runs after the migrations and fills it in.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from sqlite3 import Connection
 from typing import Any, NamedTuple
@@ -172,11 +172,18 @@ def _to_text(value: Any) -> str:
 
 
 @contextmanager
-def raw_text(connection: Connection) -> Iterator[None]:
-    """Return text columns as bytearrays inside this context, because a corrupt text may not be valid UTF-8."""
-    # Not bytes: BLOB columns arrive as bytes, and `_reduce_text` must tell the two apart.
-    before, connection.text_factory = connection.text_factory, bytearray
+def raw_text(connection: Connection, read: Callable[[bytes], Any] = bytearray) -> Iterator[None]:
+    """Return text columns as bytearrays inside this context, because a corrupt text may not be valid UTF-8.
+
+    Not as bytes: BLOB columns arrive as bytes, and `compute_checksum` tells the two apart. `read` may say otherwise.
+    """
+    before, connection.text_factory = connection.text_factory, read
     try:
         yield
     finally:
         connection.text_factory = before
+
+
+def mend_text(text: bytes) -> str:
+    """Return a text with replacement characters where it is not valid UTF-8, for `raw_text`."""
+    return text.decode(errors="replace")

@@ -7,13 +7,14 @@ other people's clients were counted, a stranger could change the answers by reco
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any
 
 from hardwon.memory.records import Trajectory
 from hardwon.memory.situations.keys import fact_words, vocabulary
+from hardwon.memory.situations.refinements import MAY_CHANGE, MORE_OFTEN
 
 TRUSTED, ALONE = "", " one writer"
 """Whose episodes count: those of trusted writers, or those of the only writer, who may be untrusted."""
@@ -31,6 +32,8 @@ OUTCOME = (
 
 STRUCTURAL_SHARE = 0.15
 """Share of the episodes in which a word must occur to be structural."""
+AT_LIMIT = (0.7, 1.3)
+"""The least and the most of this share at which a word may have become structural, or ceased to be, of late."""
 STRUCTURAL_AFTER = 15
 """Number of episodes before any word is considered structural."""
 
@@ -38,13 +41,15 @@ QueryRows = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
 
 
+_WRITERS = "SELECT name FROM writers WHERE namespace = ? LIMIT 2"
+
+
 def find_counted_writers(rows: QueryRows, namespace: int) -> str:
     """Return whose episodes count in a namespace: `TRUSTED` or `ALONE`.
 
     The episodes of an untrusted writer count only while nobody else has written to the namespace.
     """
-    (writers,) = rows("SELECT count(*), sum(name != '') FROM writers WHERE namespace = ?", (namespace,))
-    return ALONE if tuple(writers) == (1, 1) else TRUSTED
+    return choose_counted_writers([name for (name,) in rows(_WRITERS, (namespace,))])
 
 
 def choose_counted_writers(names: Collection[str]) -> str:
@@ -141,8 +146,13 @@ def read_structural_words(rows: QueryRows, namespace: int, episodes: int) -> fro
     """Return the words that belong to the structure of the environment, given the number of episodes that count."""
     if episodes < STRUCTURAL_AFTER:
         return frozenset()
-    query = "SELECT word FROM words WHERE namespace = ? AND episodes >= ?"
-    return frozenset(chain.from_iterable(rows(query, (namespace, STRUCTURAL_SHARE * episodes))))
+    least, most = (share * STRUCTURAL_SHARE * episodes for share in AT_LIMIT)
+    marks = [("", STRUCTURAL_SHARE * episodes)]
+    marks += [(mark, 2.0**n * STRUCTURAL_SHARE * episodes) for n, mark in enumerate(MORE_OFTEN, 1)]
+    query = "SELECT word, episodes FROM words WHERE namespace = ? AND episodes >= ?"
+    counts = list(rows(query, (namespace, least)))
+    certain = [f"{word}{mark}" for word, count in counts for mark, needed in marks if count >= needed]
+    return frozenset([*certain, *[f"{word}{MAY_CHANGE}" for word, count in counts if count < most]])
 
 
 _COUNTS = (

@@ -26,6 +26,7 @@ from hardwon.memory.privacy.deadlines import seconds_left
 from hardwon.memory.privacy.private_files import FILE_MODE, OwnLock
 from hardwon.memory.sqlite_errors import INVALID_TEXT, TRANSLATED, translate_error
 
+from .checksums import mend_text, raw_text
 from .freshness import Freshness
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 from .open_files import OPEN_FILES
@@ -187,6 +188,7 @@ class Store:
                     self.freshness.heed()
                     yield self.connection
                     run("COMMIT")
+                    self.freshness.note_commit()
                 except BaseException:
                     if self.connection.in_transaction:  # a full disk ends the transaction by itself
                         run("ROLLBACK")
@@ -240,17 +242,14 @@ class Store:
         logger.warning(
             "%s was damaged after it was written. To list the damaged rows, run: hardwon memory verify", self.path
         )
-        self.connection.text_factory = lambda text: text.decode(errors="replace")
-        try:
+        with raw_text(self.connection, mend_text):
             return self.connection.execute(sql, parameters).fetchall()
-        finally:
-            self.connection.text_factory = str
 
     def to_copy(self, change: Callable[[], None]) -> None:
         """Switch reads to an in-memory copy of the file to which `change` is applied."""
         with self._lock, self._translate_errors():
             self.to_file()
-            self.freshness.note_copy()
+            self.freshness.copied_at = self.freshness.data_version()
             copy, read_only = _connect(":memory:"), self.read_only
             self.connection.backup(copy)
             # `change` calls `transaction`, which refuses a read-only store and one whose `_file` is set.
@@ -260,7 +259,7 @@ class Store:
                 change()
             finally:
                 self._file, self.read_only = file, read_only
-                self.freshness.note_switch()
+                self.freshness.has_switched = True
 
     def to_file(self) -> None:
         """Switch back from the in-memory copy to the file."""
@@ -269,7 +268,7 @@ class Store:
                 self.connection.close()
                 self.connection, self._file = self._file, None
                 self.freshness.connection = self.connection
-                self.freshness.note_switch()
+                self.freshness.has_switched = True
 
     def is_small(self) -> bool:
         """Return whether a copy of the file in memory costs little."""
@@ -306,6 +305,7 @@ class Store:
         with self._lock, self._translate_errors():
             self.freshness.check_same_file()
             yield self.connection
+            self.freshness.accept()
             self.freshness.heed()
 
     def shrink(self, *, rewrite: bool = True) -> None:
@@ -321,6 +321,7 @@ class Store:
                         f"{self.path} has been read by another process for {SHRINK_S:.0f} s. Stop it, then try again."
                     )
                 time.sleep(0.05)
+            self.freshness.accept()
 
     def close(self) -> None:
         """Close the file. Closing twice has no effect, and neither does closing in a forked process."""

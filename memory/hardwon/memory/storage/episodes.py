@@ -41,6 +41,8 @@ _STATE = "observation, facts, location, task, feedback, notes, signature"
 _FAILURES = {failure.value: failure for failure in Failure}
 _STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id, offer"
 # The same columns as in _STEP, so that both kinds of row are unpacked alike.
+BEST_STEP = "SELECT id FROM steps WHERE pre = {state} AND {where} ORDER BY return_to_go DESC, id LIMIT 1"
+"""SQL query for the id of the step with the highest return that was taken in a state, by one lookup in an index."""
 _BRIEF = _STEP.replace("keys, why", "'', ''").replace("offer", "NULL")
 
 
@@ -463,36 +465,33 @@ def _encode_ids(ids: Iterable[int]) -> str:
     return f"[{','.join(map(str, ids))}]"
 
 
-def read_steps(store: Store, where: str, parameters: tuple[Any, ...], *, brief: bool = False) -> list[Step]:
+def read_steps(store: Store, where: str, parameters: tuple[Any, ...]) -> list[Step]:
     """Return the steps that a query selects, with their states."""
-    return _build_steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters), brief)
+    return _build_steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters))
 
 
 def read_brief_steps(store: Store, ids: Sequence[int]) -> dict[int, Step]:
     """Return steps by id, without keys and reasons."""
     chosen, values = _format_in(ids)
     rows = store.rows(f"SELECT {_BRIEF} FROM steps WHERE id IN ({chosen})", values)
-    return {row[0]: step for row, step in zip(rows, _build_steps(store, rows, brief=True), strict=True)}
+    return {row[0]: step for row, step in zip(rows, _build_steps(store, rows, is_brief=True), strict=True)}
 
 
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
     """Return, for each state, the step with the highest return among those that match `where`."""
-    chosen, values = _format_in(states)
-    # With max(), SQLite takes the bare columns from the row of the maximum.
+    best = BEST_STEP.format(state="json_each.value", where=where)
     rows = store.rows(
-        f"SELECT {_BRIEF} FROM steps WHERE pre IN ({chosen}) AND {where} "
-        "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",
-        values,
+        f"SELECT {_BRIEF} FROM steps WHERE id IN (SELECT ({best}) FROM json_each(?))", (_encode_ids(states),)
     )
-    return {row[2]: step for row, step in zip(rows, _build_steps(store, rows, brief=True), strict=True)}
+    return {row[2]: step for row, step in zip(rows, _build_steps(store, rows, is_brief=True), strict=True)}
 
 
-def _build_steps(store: Store, rows: Sequence[tuple[Any, ...]], brief: bool) -> list[Step]:
+def _build_steps(store: Store, rows: Sequence[tuple[Any, ...]], *, is_brief: bool = False) -> list[Step]:
     if not rows:
         return []
     states = read_states(store, {ref for row in rows for ref in (row[2], row[4])})
     diagnoses = _decode_diagnoses(row[7] for row in rows)
-    if brief:
+    if is_brief:
         return [_build_step(row, diagnoses, (), {}, states) for row in rows]
     offers = read_offers(store, {row[11] for row in rows if row[11] is not None})
     parsed = [json.loads(f"[{row[8]},{row[9]}]") for row in rows]  # one json call for both columns is faster

@@ -1,21 +1,22 @@
-"""Summaries between steps and items: attempts, which summarize steps, and segments, which summarize episodes.
+"""Attempts: summaries between steps and items.
 
 An attempt covers one kind of action in one kind of situation and keeps exact counts. Only its newest steps are recalled
 individually. Older steps are folded: they stay in the episode store, so every count can be traced to step ids, but
-recall uses the summary in their place. Both rollups are derived from the steps and can be rebuilt from them. They
-contain counts only, never a model's judgment.
+recall uses the summary in their place. They are derived from the steps and can be rebuilt from them. They contain
+counts only, never a model's judgment.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain
 from math import isclose
 from sqlite3 import Connection
+from typing import Any
 
 from hardwon.memory.errors import UnknownName
-from hardwon.memory.records import Failure, Segment, Step, Summary
+from hardwon.memory.records import Failure, Step, Summary
 from hardwon.memory.situations.keys import parse_action
 
 from .checksums import parse_json
@@ -25,8 +26,6 @@ WINDOW = 32
 """Largest number of steps of one attempt that recall reads individually."""
 FOLD = 16
 """Number of oldest steps that are folded together when an attempt exceeds WINDOW."""
-RUNS = 12
-"""Largest number of runs of equal actions in a segment's text; longer segments list the first and last ones."""
 
 _CHUNK = 200
 """Attempts read per statement, below SQLite's limit on parameters."""
@@ -200,43 +199,6 @@ def read_evidence(store: Store, namespace: int, summary_id: int, failure: str | 
     return [row[0] for row in rows]
 
 
-def split_segments(trajectory_id: str, steps: Sequence[Step]) -> Iterator[Segment]:
-    """Yield the segments of an episode: each ends with a reward, and the last one holds the remaining steps."""
-    start = 0
-    for end, step in enumerate(steps):
-        if step.reward > 0 or end == len(steps) - 1:
-            part = steps[start : end + 1]
-            yield Segment(
-                trajectory_id,
-                part[0].t,
-                part[-1].t,
-                sum(step.reward for step in part),
-                part[0].pre.location,
-                describe_segment(part),
-                tuple(step.id for step in part if step.id is not None),
-            )
-            start = end + 1
-
-
-def describe_segment(steps: Sequence[Step]) -> str:
-    """Return a description of a segment: its actions with runs collapsed, failures by kind, and the gain.
-
-    Example: `go east (3 times), take map; failed: no_effect 2; gained 1`
-    """
-    runs = [(action or "nothing", len(list(run))) for action, run in groupby(step.action for step in steps)]
-    actions = [f"{action} ({times} times)" if times > 1 else action for action, times in runs]
-    if len(actions) > RUNS:
-        actions[RUNS // 2 : -RUNS // 2] = [f"... {len(actions) - RUNS} more ..."]
-    failures = Counter(step.diagnosis.failure.value for step in steps if step.diagnosis.failure is not Failure.NONE)
-    gain = sum(step.reward for step in steps)
-    parts = [", ".join(actions)]
-    if failures:
-        parts.append("failed: " + ", ".join(f"{name} {n}" for name, n in sorted(failures.items())))
-    if gain:
-        parts.append(f"{'gained' if gain > 0 else 'lost'} {abs(gain):.6g}")
-    return "; ".join(parts)
-
-
 # -- checks against the steps ---------------------------------------------------------------------
 
 # Ordered by id, the order of recording: `first`, `last` and ties for `best` depend on it.
@@ -261,9 +223,18 @@ def find_differences(store: Store, namespace: int) -> list[str]:
         row[1:3]: row
         for row in store.rows(f"SELECT id, signature, pattern, {_ATTEMPT} {_FROM_NAMESPACE}", (namespace,))
     }
-    truth, strays = _recount(store, namespace, {key: row[0] for key, row in kept.items()})
+    truth, filed = _count_again(store.rows(_TRUTH, (namespace,)))
     rows = {key: row[3:] for key, row in kept.items()}
     wrong = sum(key in rows and not _equals(_columns(tally), rows[key]) for key, tally in truth.items())
+    ((strays,),) = store.rows(
+        "SELECT count(*) FROM steps JOIN trajectories AS episode "
+        "ON episode.namespace = steps.namespace AND episode.id = trajectory_id "
+        "WHERE steps.namespace = ? AND attempt IS NOT NULL AND (action = '' OR success IS NULL OR trust != 'trusted')",
+        (namespace,),
+    )
+    for key, steps in filed.items():
+        old, ref = len(steps) - count_unfolded(len(steps)), kept[key][0] if key in kept else None
+        strays += sum(marks[1:] != (ref, int(at < old)) for at, marks in enumerate(steps))
     differing = []
     if missing := len(truth.keys() - rows.keys()):
         differing.append(f"{missing} missing")
@@ -284,79 +255,62 @@ def _equals(expected: Sequence[float | str], kept: Sequence[float | str]) -> boo
     )
 
 
-def _recount(store: Store, namespace: int, ids: Mapping[RollupKey, int]) -> tuple[dict[RollupKey, AttemptTally], int]:
-    """Return the attempts as counted from the steps, and the number of steps that are assigned or folded wrongly."""
+def _count_again(
+    rows: Iterable[tuple[Any, ...]], keys: Collection[RollupKey] | None = None
+) -> tuple[dict[RollupKey, AttemptTally], dict[RollupKey, list[tuple[int, int | None, int]]]]:
+    """Return these attempts, or all, as counted from steps, and by attempt its steps as (id, attempt, folded)."""
     tallies: dict[RollupKey, AttemptTally] = {}
-    filed: dict[RollupKey, list[tuple[int, int]]] = {}
-    strays = 0
-    for ref, signature, action, value, failure, attempt, folded in store.rows(_TRUTH, (namespace,)):
+    filed: dict[RollupKey, list[tuple[int, int | None, int]]] = {}
+    for ref, signature, action, value, failure, attempt, folded in rows:
         key = make_key(signature, action)
-        tally = tallies.get(key) or tallies.setdefault(key, AttemptTally())
-        tally.add(ref, value, failure)
-        filed.setdefault(key, []).append((attempt, folded))
-    for key, marks in filed.items():
-        old = len(marks) - count_unfolded(len(marks))
-        strays += sum(mark != (ids.get(key), int(at < old)) for at, mark in enumerate(marks))
-    ((uncounted,),) = store.rows(
-        "SELECT count(*) FROM steps JOIN trajectories AS episode "
-        "ON episode.namespace = steps.namespace AND episode.id = trajectory_id "
-        "WHERE steps.namespace = ? AND attempt IS NOT NULL AND (action = '' OR success IS NULL OR trust != 'trusted')",
-        (namespace,),
-    )
-    return tallies, strays + uncounted
+        if keys is None or key in keys:
+            tallies.setdefault(key, AttemptTally()).add(ref, value, failure)
+            filed.setdefault(key, []).append((ref, attempt, folded))
+    return tallies, filed
 
 
 def rebuild(connection: Connection, store: Store, namespace: int) -> None:
     """Rebuild the attempts from the steps. Existing attempts keep their ids."""
     ids = {row[1:]: row[0] for row in store.rows(_KEYS, (namespace,))}
+    tallies, filed = _count_again(store.rows(_TRUTH, (namespace,)))
     used = set(ids.values())
     # A row that was lost gets the id that its steps still refer to, unless that id is in use.
-    for _, signature, action, _, _, attempt, _ in store.rows(_TRUTH, (namespace,)):
-        key = make_key(signature, action)
-        if key not in ids and attempt is not None and attempt not in used:
-            ids[key] = attempt
-            used.add(attempt)
+    for key in [key for key in filed if key not in ids]:
+        lost = [attempt for _, attempt, _ in filed[key] if attempt is not None and attempt not in used]
+        used.update(lost[:1])
+        ids.update(zip([key], lost, strict=False))
     connection.execute("UPDATE steps SET attempt = NULL, folded = 0 WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM attempts WHERE namespace = ?", (namespace,))
-    truth, _ = _recount(store, namespace, {})
-    connection.executemany(
-        _INSERT,
-        [(ids.get(key), namespace, *key, *_columns(tally)) for key, tally in truth.items()],
-    )
-    ids = {row[1:]: row[0] for row in store.rows(_KEYS, (namespace,))}
-    connection.executemany(
-        "UPDATE steps SET attempt = ? WHERE id = ?",
-        [(ids[make_key(row[1], row[2])], row[0]) for row in store.rows(_TRUTH, (namespace,))],
-    )
-    connection.executemany(
-        "UPDATE steps SET folded = 1 WHERE id IN "
-        "(SELECT id FROM steps WHERE attempt = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
-        [(ids[key], count_unfolded(tally.n)) for key, tally in truth.items() if tally.n > WINDOW],
-    )
+    _write_again(connection, namespace, ids, tallies, filed)
 
 
 def recount(connection: Connection, store: Store, namespace: int, episode: str, steps: Iterable[Step]) -> None:
     """Count the attempts of one episode's steps again, after the episode's outcome changed."""
     keys = {make_key(step.pre.signature, step.action) for step in steps if step.action}
     situations = json.dumps(sorted({signature for signature, _ in keys}))
-    where = "namespace = ? AND signature IN (SELECT value FROM json_each(?))"
-    rows_before = store.rows(f"SELECT id, signature, pattern FROM attempts WHERE {where}", (namespace, situations))
-    ids = {row[1:]: row[0] for row in rows_before if row[1:] in keys}
+    where = "AND signature IN (SELECT value FROM json_each(?))"
+    ids = {row[1:]: row[0] for row in store.rows(f"{_KEYS} {where}", (namespace, situations)) if row[1:] in keys}
     rows = store.rows(_TRUTH_OF.format(_OF_SITUATIONS), (namespace, namespace, situations))
-    filed: dict[RollupKey, list[int]] = {}
-    tallies: dict[RollupKey, AttemptTally] = {}
-    for ref, signature, action, value, failure, _, _ in rows:
-        if (key := make_key(signature, action)) in keys:
-            tallies.setdefault(key, AttemptTally()).add(ref, value, failure)
-            filed.setdefault(key, []).append(ref)
+    tallies, filed = _count_again(rows, keys)
     own = (namespace, episode)
     connection.execute("UPDATE steps SET attempt = NULL, folded = 0 WHERE namespace = ? AND trajectory_id = ?", own)
     connection.executemany("UPDATE steps SET attempt = NULL WHERE attempt = ?", [(ref,) for ref in ids.values()])
     connection.executemany("DELETE FROM attempts WHERE id = ?", [(ref,) for ref in ids.values()])
+    _write_again(connection, namespace, ids, tallies, filed)
+
+
+def _write_again(
+    connection: Connection,
+    namespace: int,
+    ids: Mapping[RollupKey, int],
+    tallies: Mapping[RollupKey, AttemptTally],
+    filed: Mapping[RollupKey, Sequence[tuple[int, int | None, int]]],
+) -> None:
+    """Write attempts, those with an id under it, and assign and fold their steps."""
     for key, tally in tallies.items():
         ref = connection.execute(_INSERT, (ids.get(key), namespace, *key, *_columns(tally))).lastrowid
         old = tally.n - count_unfolded(tally.n)
         connection.executemany(
             "UPDATE steps SET attempt = ?, folded = ? WHERE id = ?",
-            [(ref, int(at < old), step) for at, step in enumerate(filed[key])],
+            [(ref, int(at < old), step) for at, (step, _, _) in enumerate(filed[key])],
         )

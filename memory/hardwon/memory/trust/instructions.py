@@ -11,7 +11,7 @@ import unicodedata
 from dataclasses import replace
 from functools import lru_cache
 
-from hardwon.memory.patterns import compile_late
+from hardwon.memory.patterns import compile_late, fill_parts, read_table
 from hardwon.memory.records import Hit, State, Step
 
 from .disguises import may_be_disguised, readings, sends_what_is_filled_in, unseen_in
@@ -20,62 +20,14 @@ from .instruction_signs import signed_forms
 
 LEFT_OUT = "[left out: it reads like an instruction]"
 """Replacement of a text that contains an instruction."""
-_WHO = r"(?:the\s+)?(?:user|customer|client|human|operator|person|anyone|anybody|owner|support)"
-_MODEL = r"(?:ai|a\.i\.|assistants?|agents?|llm|chat\s?bots?|language\s+models?|models?|copilot|claude|gpt)"
-_DO = (
-    r"(?:call|invoke|execute|run|use|send|transfer|forward|wire|email|mail|refund|pay|approve|grant|delete|"
-    r"reveal|disclose|share|obey|reply|respond|answer|choose|select|recommend|comply|follow|record|output|print)"
-)
-_RULES = (
-    r"(?:instructions?|rules?|prompts?|guidelines?|guidance|directions?|orders|policies|policy|guardrails?|safeguards?|"
-    r"anweisung\w*|instruc\w+|consignes?|istruzion\w+)"
-)
-_FORMS = {
-    "an order to forget orders": (
-        rf"\b(?:ignor\w*|disregard\w*|forget|override|bypass|overrule|vergiss|oublie\w*|olvid\w*)\b.{{0,60}}?\b{_RULES}\b"
-        r"|(?:忽略|无视|無視|忘记).{0,16}(?:指令|指示|命令|规则)|(?:指示|命令|指令)を?.{0,6}(?:無視|忘れ)|(?:지시|명령).{0,8}무시"
-        r"|\bигнорир\w+.{0,40}(?:инструкц|указан)|(?:تجاهل|انس).{0,30}(?:التعليمات|الأوامر)|निर्देशों.{0,20}अनदेखा"
-        r"|\b(?:negeer|vergeet|zignoruj|yok\s+say|ignorera|unohda|ohita)\b.{0,50}"
-        r"(?:instructi|instrukc|instruktion|talimat|\bohje)"
-        r"|\btalimatlar\w*.{0,20}yok\s+say"
-    ),
-    "a new role or prompt": (
-        rf"\byou\s+are\s+now\b|\bfrom\s+now\s+on\b|\bpretend\s+(?:to\s+be|you)|\bact\s+as\s+(?:an?|the|if)\b|"
-        rf"\b(?:new|updated|revised|special|hidden|secret|system|developer|admin\w*)\s+{_RULES}\b|"
-        r"\bsystem\s+(?:prompt|message|override|note|notice)\b|\bdeveloper\s+mode\b|\bjailbreak|\bprompt\s+injection\b|"
-        r"^\W{0,4}(?:system|developer|assistant)\s*[:>\]]|<\|?(?:im_start|system|assistant)|\[/?inst\]|"
-        r"##\s*(?:instruction|system)"
-    ),
-    "an address to the model": (
-        rf"\b(?:dear|attention|hey|hello|note\s+to|notice\s+to|message\s+(?:to|for)|instructions?\s+(?:to|for))[\s,:]+"
-        rf"(?:the\s+|all\s+|any\s+|every\s+)?{_MODEL}\b|\bas\s+an?\s+(?:ai|assistant|language\s+model)\b|"
-        rf"\b{_MODEL}\s+(?:must|should|shall|has\s+to|have\s+to|needs?\s+to|reading\s+this|processing\s+this)\b"
-    ),
-    "an order": (
-        rf"\b(?:you|we)\s+(?:must|should|shall|need\s+to|have\s+to|are\s+(?:required|instructed|ordered|asked)\s+to|will)"
-        rf"\s+(?:now\s+|always\s+|never\s+|immediately\s+|instead\s+|first\s+|also\s+|please\s+|only\s+)*{_DO}\b|"
-        r"\bI\s+(?:instruct|order|command|require)\s+you\s+to\b|"
-        rf"\b(?:please|immediately|instead|always|never|now|then|simply|just)[\s,]+{_DO}\s+(?:the\s+|all\s+|a\s+|\w+\(|\w+_)"
-    ),
-    "a demand for secrecy": (
-        rf"\b(?:do\s+not|don'?t|never|without)\s+(?:tell\w*|inform\w*|mention\w*|reveal\w*|warn\w*|ask\w*|alert\w*|"
-        rf"notify\w*|say\w*)\b.{{0,30}}?\b(?:{_WHO}|this|it)\b"
-    ),
-    "a demand for secrets": (
-        r"\b(?:send|transfer|forward|wire|e-?mail|upload|post|exfiltrate|leak|give|copy)\w*\b.{0,80}?"
-        r"\b(?:password|credential|secret|token|api\s*key|private\s+key|funds|money|balance|database|all\s+data|"
-        r"everything)s?\b.{0,60}?\b(?:to|at|into)\b"
-    ),
-    "a rule for other requests": (
-        rf"\b(?:whenever|every\s+time|each\s+time|any\s+time|in\s+(?:the\s+)?future|for\s+(?:all|any|every|each|future|"
-        rf"similar)|in\s+(?:all|any|every|similar)|next\s+time)\b.{{0,90}}?\b{_DO}\b|"
-        rf"\b(?:when|if|once)\s+you\s+(?:see|read|process)\s+this\b.{{0,40}}?\b{_DO}\b|"
-        r"\b(?:correct|right|proper|required|best|only|approved|standard|recommended)\s+(?:next\s+)?"
-        r"(?:action|step|tool|call|procedure|response|answer|way)\s+(?:is|here|now|for)\b"
-    ),
+_TABLE = read_table(__file__, "instructions.toml")
+_PATTERNS = {
+    name: compile_late(fill_parts("".join(lines), _TABLE["parts"]), re.I | re.S | re.M)
+    for name, lines in _TABLE["forms"].items()
 }
-_PATTERNS = {name: compile_late(form, re.I | re.S | re.M) for name, form in _FORMS.items()}
-_HIDDEN_ORDER = compile_late(rf"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{_DO}\s+\S+|\b{_MODEL}\s*[:,]", re.I)
+_HIDDEN_ORDER = compile_late(
+    fill_parts(r"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{DO}\s+\S+|\b{MODEL}\s*[:,]", _TABLE["parts"]), re.I
+)
 """An order or an address to the model in invisible text, such as an HTML comment, where even a weak form is
 suspicious."""
 _HIDDEN = {"Cf", "Cc", "Co", "Cs"}

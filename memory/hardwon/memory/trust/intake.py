@@ -41,5 +41,9 @@ def received(trajectory: Trajectory, *, writer: str, trust: Trust) -> Trajectory
 
 
 def _without_reasons(step: Step) -> Step:
-    """Return the step without `why` and progress, which an untrusted writer could use to change scores."""
-    return replace(step, why=NO_REASONS, diagnosis=replace(step.diagnosis, progress=0.0))
+    """Return the step without reasons and progress, which an untrusted writer could use to change scores.
+
+    What the action copied from a result stays, because it only hides words.
+    """
+    why = NO_REASONS.updated(copied=step.why.copied) if step.why.copied else NO_REASONS
+    return replace(step, why=why, diagnosis=replace(step.diagnosis, progress=0.0))

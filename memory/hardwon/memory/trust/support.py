@@ -11,21 +11,22 @@ messages that share at least half of them: otherwise, common words could be asse
 import json
 import sqlite3
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 from hardwon.memory.patterns import compile_late
-from hardwon.memory.records import Hit, Item, Step
+from hardwon.memory.records import Hit, Item, Step, Summary
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.phrases import HOLE
+from hardwon.memory.situations.titles import is_open
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import witness_of
 
-from .instructions import LEFT_OUT
-from .testimony import PARTIES, REQUESTS, find_chosen_words, find_names
+from .instructions import LEFT_OUT, instruction_in
+from .testimony import COPIED, PARTIES, REQUESTS, find_chosen_words, find_names
 from .tuning import TUNING
 
 SHARE_OF_VALUES, SHARE_OF_MESSAGES = 0.25, 0.5
@@ -37,11 +38,11 @@ _HEAD = compile_late(r"[^\s(\[]*")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _TOKEN = compile_late(rf"[{_CJK}]|[^\W{_CJK}]+(?:[@/.:+-]+[^\W{_CJK}]+)*|[^\w\s]")
 _DIGIT = compile_late(r"\d")
-_NEW = """
+_NEW = f"""
 SELECT steps.id, action, trajectory_id, task,
 iif(failure = 'none' OR NOT json_valid(diagnosis), '', json_extract(diagnosis, '$.evidence')),
 (SELECT writer FROM trajectories WHERE trajectories.namespace = steps.namespace AND trajectories.id = trajectory_id),
-iif(instr(why, '"copied"') AND json_valid(why), json_extract(why, '$.copied'), '')
+{COPIED}
 FROM steps JOIN states ON states.id = pre
 WHERE steps.id > max(?, (SELECT max(id) FROM steps) - ?) AND +steps.namespace = ? AND witness = 0
 ORDER BY steps.id DESC LIMIT ?
@@ -114,6 +115,8 @@ class _Tool:
         self.uncounted = self._new = 0
         self.limits: dict[int | None, tuple[Step, Step]] = {}
         """By id, steps as recorded and with the words that may be shown, until there are enough new uses."""
+        self.usual_message: str | None = None
+        """What most of the failed uses got, as far as it may be shown; None until somebody asks, as for `limits`."""
         self._clear()
 
     def _clear(self) -> None:
@@ -138,8 +141,13 @@ class _Tool:
         self.uncounted = min(self.uncounted + 1, TUNING.compared_steps)
         self._new += 1
         if self._new > TUNING.renewal_share * len(self._uses):
-            self.limits.clear()
+            self.renew()
             self._new = 0
+
+    def renew(self) -> None:
+        """Forget what may be shown, so that it is found out anew."""
+        self.limits.clear()
+        self.usual_message = None
 
     def count(self) -> None:
         """Count the uses that were added since the last call."""
@@ -174,6 +182,10 @@ class _Tool:
             for pair in pairs:
                 messages.pairs.setdefault(pair, set()).add(use.episode)
 
+    def list_failed(self) -> list[_Use]:
+        """Return the uses with a message."""
+        return [use for use in self._uses if use.message]
+
     def find_independent(self, value: str, episodes: Collection[str], varying: Set[str]) -> Collection[str]:
         """Return those of these requests that gave a value without being asked for it in its varying words."""
         words = varying & _find_words(value)
@@ -197,11 +209,9 @@ class Support:
         """Whether steps were recorded since the last call."""
 
     def limit_words(self, hit: Hit) -> Hit:
-        """Return a hit on a step with the words that `limit_step` leaves."""
-        if not isinstance(hit.what, Step):
-            return hit
-        step = self.limit_step(hit.what)
-        return hit if step is hit.what else replace(hit, what=step)
+        """Return a hit on a step with the words that `limit_step` leaves, or on an item with those of its failures."""
+        what = self.limit_step(hit.what) if isinstance(hit.what, Step) else self._add_message(hit.what)
+        return hit if what is hit.what else replace(hit, what=what)
 
     def limit_step(self, step: Step) -> Step:
         """Return a step with the supported part of its message, and with its supported values as a reason."""
@@ -227,9 +237,8 @@ class Support:
             return step
         return replace(step, diagnosis=diagnosis, why=step.why.updated(supported=values, copied=copied))
 
-    def has_doubtful_names(self, item: Item) -> bool:
-        """Return whether an action of a rule-made item has a name that may not be shown."""
-        actions = (*filter(None, [item.forbids]), *item.steps)
+    def has_doubtful_names(self, *actions: str) -> bool:
+        """Return whether one of these actions has a name that may not be shown."""
         return any(self._find_doubtful_names(action, self._find_tool(action)) for action in actions)
 
     def _find_doubtful_names(self, action: str, tool: _Tool) -> frozenset[str]:
@@ -294,7 +303,7 @@ class Support:
         self._last = rows[0][0]
         if self._has_several_parties is not had_several:
             for tool in self._tools.values():
-                tool.limits.clear()
+                tool.renew()
 
     def _is_supported(self, episodes: Collection[str], among: Collection[str], share: float, tool: _Tool) -> bool:
         """Return whether enough requests, of enough parties and of all similar ones, are among these."""
@@ -318,6 +327,27 @@ class Support:
             if self._is_supported(tool.find_independent(value, refs, varying), among, share, tool)
         ))  # fmt: skip
 
+    def _add_message(self, item: Item) -> Item:
+        """Return a remedy that names no value with the message that most of the failed uses of its call got.
+
+        It is added when the remedy is recalled: a stored one would keep the words of episodes that are forgotten.
+        """
+        if not is_open(item.title):
+            return item
+        tool = self._find_tool(item.steps[-1])
+        if tool.usual_message is None:
+            tool.usual_message = self._find_usual_message(tool)
+        message = tool.usual_message
+        return replace(item, body=f'{item.body}. It answered "{message}"') if message else item
+
+    def _find_usual_message(self, tool: _Tool) -> str:
+        """Return what most of the failed uses of a tool got; empty if it fails in several ways."""
+        failed = tool.list_failed()
+        counts = Counter(self._find_message(use.message, tool.find_varying(use.task), tool) for use in failed)
+        hidden = counts.pop("", 0)
+        message = max(counts, key=lambda text: (counts[text], text), default="")
+        return message if counts.total() > hidden and not instruction_in(message) else ""
+
     def _find_message(self, message: str, varying: frozenset[str], tool: _Tool) -> str:
         """Return the part of a step's message that enough requests got, with holes; empty if little remains."""
         text = " ".join(message.split())[: TUNING.max_message]
@@ -326,10 +356,22 @@ class Support:
         among = set().union(*(other.episodes for other in similar))
         if len(among) < REQUESTS:
             return ""
-        visible = {pair for pair in pairs if self._is_supported(_unite(pair, similar), among, SHARE_OF_MESSAGES, tool)}
-        if varying:
-            visible = {pair for pair in visible if varying.isdisjoint(pair)}
+        visible = {pair for pair in pairs if self._is_said(pair, similar, among, varying, tool)}
         return _fill_template(text, [pair in visible for pair in exact], [pair in visible for pair in masked])
+
+    def _is_said(
+        self, pair: ArgumentPair, similar: Sequence[_Messages], among: Set[str], varying: frozenset[str], tool: _Tool
+    ) -> bool:
+        """Return whether enough of the requests that did not say a pair's words themselves got it in such a message."""
+        text = " ".join(pair)
+        refs = tool.find_independent(text, _unite(pair, similar), varying)
+        return self._is_supported(refs, tool.find_independent(text, among, varying), SHARE_OF_MESSAGES, tool)
+
+
+def drop_doubtful(store: Store, namespace: int, summaries: Iterable[Summary]) -> list[Summary]:
+    """Return the summaries of actions whose names may be shown."""
+    support = Support(store, namespace)
+    return [summary for summary in summaries if not support.has_doubtful_names(summary.pattern)]
 
 
 def _unite(pair: ArgumentPair, similar: Sequence[_Messages]) -> Set[str]:

@@ -50,6 +50,8 @@ class FormUsage:
     """Ids of the episodes in which it failed."""
     failures: list[str] = field(default_factory=list)
     templates: set[str] = field(default_factory=set)
+    is_told: bool = False
+    """Whether a result named the tool before it was used."""
 
     @property
     def total(self) -> int:
@@ -156,24 +158,27 @@ def _words_of_form(form: str) -> set[str]:
 
 
 def _count(rows: Iterable[tuple[Any, ...]], is_known: Callable[[str], bool]) -> dict[str, FormUsage]:
-    """Return the uses by form of steps as (action, failure, witness, episode) rows.
+    """Return the uses by form of steps as (action, failure, witness, episode, copied) rows.
 
-    A form that no trusted step has needs REQUESTS episodes: its names are words of its writer.
+    A form that no trusted step has, or whose tool a result named, needs REQUESTS episodes: its names are words of its
+    writer, or of whoever wrote the result.
     """
     usage: dict[str, FormUsage] = {}
-    for action, failure, witness, episode in rows:
+    for action, failure, witness, episode, copied in rows:
         form = form_of(action)
         if form:
             form_usage = usage.setdefault(form, FormUsage())
             form_usage.episodes.setdefault(witness, set()).add(episode)
-            form_usage.templates.add(parse_action(action).template)
+            parsed = parse_action(action)
+            form_usage.templates.add(parsed.template)
+            form_usage.is_told = form_usage.is_told or (bool(copied) and parsed.verb.lower() in json.loads(copied))
             if failure not in (Failure.NONE, Failure.STEP_LIMIT):
                 form_usage.failed.add(episode)
                 form_usage.failures.append(failure)
     return {
         form: form_usage
         for form, form_usage in usage.items()
-        if form_usage.total >= REQUESTS or any(map(is_known, form_usage.templates))
+        if form_usage.total >= REQUESTS or (not form_usage.is_told and any(map(is_known, form_usage.templates)))
     }
 
 
@@ -195,12 +200,14 @@ def uses_of(store: Store, namespace: int) -> dict[str, int]:
     return dict(Counter(form_of(action) for (action,) in rows))
 
 
-_NEWEST = """
-SELECT action, failure, witness, trajectory_id FROM steps
+COPIED = """iif(instr(why, '"copied"') AND json_valid(why), json_extract(why, '$.copied'), '')"""
+"""What a step copied from a result, as JSON; empty if it is nothing."""
+_NEWEST = f"""
+SELECT action, failure, witness, trajectory_id, {COPIED} FROM steps
 WHERE namespace = ? AND witness > 0 AND action != '' AND keys != '[]' ORDER BY id DESC LIMIT ?
 """
-_STEPS = """
-SELECT action, failure, witness, trajectory_id FROM steps WHERE pre IN (
+_STEPS = f"""
+SELECT action, failure, witness, trajectory_id, {COPIED} FROM steps WHERE pre IN (
     SELECT value FROM json_each(?) UNION SELECT id FROM (
         SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT 256))
 AND witness > 0 AND action != '' AND keys != '[]' AND namespace = ? ORDER BY id DESC LIMIT ?

@@ -1,4 +1,4 @@
-"""Numbers of what is believed of untrusted writers that somebody chose."""
+"""Tuned numbers: how much evidence of untrusted writers counts."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,7 @@
 """Query the file of a library as a whole: its namespaces, their sizes, its index files, and SQLite itself."""
 
 import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 from hardwon.memory.storage.database import Store
@@ -8,25 +9,18 @@ from hardwon.memory.storage.database import Store
 
 def list_namespaces(path: Path, *, read_only: bool = True) -> list[str]:
     """Return the names of the namespaces of a library, sorted."""
-    store = Store(path, read_only=read_only)
-    try:
+    with closing(Store(path, read_only=read_only)) as store:
         return [row[0] for row in store.rows("SELECT name FROM namespaces ORDER BY name")]
-    finally:
-        store.close()
 
 
 def count_episodes(path: Path) -> dict[str, int]:
     """Return the number of episodes of every namespace that has any, largest first."""
-    store = Store(path, read_only=True)
-    try:
-        return dict(
-            store.rows(
-                "SELECT name, count(*) FROM trajectories JOIN namespaces ON namespaces.id = namespace "
-                "GROUP BY name ORDER BY 2 DESC, 1"
-            )
-        )
-    finally:
-        store.close()
+    query = (
+        "SELECT name, count(*) FROM trajectories JOIN namespaces ON namespaces.id = namespace "
+        "GROUP BY name ORDER BY 2 DESC, 1"
+    )
+    with closing(Store(path, read_only=True)) as store:
+        return dict(store.rows(query))
 
 
 def list_index_files(path: Path) -> dict[str, int]:
@@ -41,14 +35,10 @@ def sqlite_version() -> str:
 
 def has_fts5() -> bool:
     """Return whether Python's SQLite supports full-text search."""
-    connection = sqlite3.connect(":memory:")
-    try:
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
-    return True
+        return True
+    return False
 
 
 def open_scratch() -> sqlite3.Connection:

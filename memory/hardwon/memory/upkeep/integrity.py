@@ -5,6 +5,7 @@ Primary data is never changed here. A file that SQLite reports as damaged is rep
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from sqlite3 import Connection
 from typing import Any
 
@@ -86,7 +87,7 @@ _LISTED = 5
 
 def _find_differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
     """Yield each derived structure that differs or cannot be read, with a description."""
-    for where, compare in _COMPARED.items():
+    for where, (compare, _) in _DERIVED.items():
         try:
             difference = compare(store, namespace)
         except (*UNREADABLE, LibraryDamaged) as error:
@@ -119,6 +120,10 @@ def _compare_vectors(kind: search.IndexKind) -> "Comparison":
         return _describe_wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0))
 
     return compare
+
+
+def _compare_saved_index(kind: search.IndexKind) -> "Comparison":
+    return lambda store, namespace: search.saved_problem(store, namespace, kind)
 
 
 def _read_live(store: Store, namespace: int, kind: str) -> set[int]:
@@ -160,28 +165,6 @@ def _compare_places(store: Store, namespace: int) -> str:
     return _describe_difference(_compute_places(store, namespace), store.rows(_PLACES, (namespace,)))
 
 
-Comparison = Callable[[Store, int], str]
-_COMPARED: dict[str, Comparison] = {
-    "states text index": _compare_text_index("states"),
-    "states vectors": _compare_vectors("states"),
-    "testimony text index": _compare_text_index("testimony"),
-    "testimony vectors": _compare_vectors("testimony"),
-    "items text index": _compare_text_index("items"),
-    "items vectors": _compare_vectors("items"),
-    "inbox": _describe_unstored,
-    "attempts": lambda store, namespace: ", ".join(rollups.find_differences(store, namespace)),
-    "writers": _compare_writers,
-    "worlds": _compare_worlds,
-    "scores per world": _compare_scores,
-    "item places": _compare_places,
-    "saved values": lambda store, namespace: saved_tables.saved_problem(store, namespace) or "",
-    "saved values per world": lambda store, namespace: saved_tables.saved_problem(store, namespace, per_world=True),
-    "saved index of states": lambda store, namespace: search.saved_problem(store, namespace, "states") or "",
-    "saved index of testimony": lambda store, namespace: search.saved_problem(store, namespace, "testimony") or "",
-    "saved index of items": lambda store, namespace: search.saved_problem(store, namespace, "items") or "",
-    "words": _compare_words,
-}
-
 _LIVE = {
     "states": "SELECT id FROM states WHERE namespace = ? AND untrusted = 0",
     "testimony": "SELECT id FROM states WHERE namespace = ? AND untrusted = 1",
@@ -222,7 +205,7 @@ def _count_wrong_texts(store: Store, namespace: int) -> int:
 
 
 def _count_words(store: Store, namespace: int) -> dict[str, int]:
-    """Return the word counts of the episodes that count, by reading every episode."""
+    """Return the word counts of the episodes that count, by reading every episode, which also finds lost rows."""
     counted = find_counted_writers(store.rows, namespace)
     counts: Counter[str] = Counter()
     for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
@@ -251,14 +234,16 @@ def repair(store: Store, namespace: int) -> list[Problem]:
         if any(problem.where == "file" for problem in problems):
             raise NotALibrary(f"{store.path} is damaged ({problems[0].what}). {problems[0].remedy}.")
         for where in dict.fromkeys(problem.where for problem in problems):
-            if where in _REBUILDERS:  # a damaged primary row has no rebuilder: its content is lost
-                _REBUILDERS[where](connection, store, namespace)
+            if where == "checksums":
+                seal_missing(connection)
+            elif where in _DERIVED:  # the content of a damaged primary row is lost
+                rebuild(connection, store, namespace, where)
     return problems
 
 
 def rebuild(connection: Connection, store: Store, namespace: int, where: str) -> None:
     """Rebuild one derived structure."""
-    _REBUILDERS[where](connection, store, namespace)
+    _DERIVED[where][1](connection, store, namespace)
 
 
 def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
@@ -290,7 +275,7 @@ def rebuild_tiers(store: Store) -> None:
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces")] if marked else []
         for namespace in namespaces:
             for where in ("attempts", "item places"):
-                _REBUILDERS[where](connection, store, namespace)
+                _DERIVED[where][1](connection, store, namespace)
         if marked:
             connection.execute(_AGE)
             seal(connection, "items", "true", ())
@@ -324,12 +309,11 @@ def rebuild_states_text(connection: Connection, store: Store) -> None:
             connection.executemany(f"INSERT INTO {table}(rowid, text) VALUES (?, ?)", texts)
 
 
-def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
-    rebuild_states_text(connection, store)
-
-
-def _rebuild_items_text(connection: Connection, store: Store, namespace: int) -> None:
-    """Rebuild the text index of items, and delete their vectors, which may stem from wrong texts."""
+def _rebuild_text(kind: search.IndexKind, connection: Connection, store: Store, namespace: int) -> None:
+    """Rebuild a text index; for items, also delete their vectors, which may stem from wrong texts."""
+    if kind != "items":
+        rebuild_states_text(connection, store)
+        return
     first = first_row(namespace)
     connection.execute("DELETE FROM items_text WHERE rowid BETWEEN ? AND ?", (first, last_row(namespace)))
     rows = store.rows("SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,))
@@ -378,29 +362,29 @@ def _renew_worlds(connection: Connection, store: Store, namespace: int) -> None:
     CacheFile(store, namespace).drop("world-values")
 
 
-def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:
-    seal_missing(connection)
-
-
+Comparison = Callable[[Store, int], str]
 Rebuilder = Callable[[Connection, Store, int], None]
-_REBUILDERS: dict[str, Rebuilder] = {
-    "inbox": _clear_failures,
-    "checksums": _seal_missing,
-    "states text index": _rebuild_states_text,
-    "testimony text index": _rebuild_states_text,
-    "items text index": _rebuild_items_text,
-    "states vectors": _drop_vectors("states"),
-    "testimony vectors": _drop_vectors("testimony"),
-    "items vectors": _drop_vectors("items"),
-    "words": _rebuild_words,
-    "attempts": rollups.rebuild,
-    "item places": _rebuild_places,
-    "writers": _renew_writers,
-    "worlds": _renew_worlds,
-    "scores per world": lambda connection, store, namespace: world_scores.repair(connection, namespace),
-    "saved values": _drop_file("values"),
-    "saved values per world": _drop_file("world-values"),
-    "saved index of states": _drop_file("states"),
-    "saved index of testimony": _drop_file("testimony"),
-    "saved index of items": _drop_file("items"),
+_DERIVED: dict[str, tuple[Comparison, Rebuilder]] = {
+    **{
+        f"{kind} {what}": functions
+        for kind in search.KINDS
+        for what, functions in (
+            ("text index", (_compare_text_index(kind), partial(_rebuild_text, kind))),
+            ("vectors", (_compare_vectors(kind), _drop_vectors(kind))),
+        )
+    },
+    "inbox": (_describe_unstored, _clear_failures),
+    "attempts": (lambda store, namespace: ", ".join(rollups.find_differences(store, namespace)), rollups.rebuild),
+    "writers": (_compare_writers, _renew_writers),
+    "worlds": (_compare_worlds, _renew_worlds),
+    "scores per world": (
+        _compare_scores,
+        lambda connection, store, namespace: world_scores.repair(connection, namespace),
+    ),
+    "item places": (_compare_places, _rebuild_places),
+    "saved values": (saved_tables.saved_problem, _drop_file("values")),
+    "saved values per world": (partial(saved_tables.saved_problem, per_world=True), _drop_file("world-values")),
+    **{f"saved index of {kind}": (_compare_saved_index(kind), _drop_file(kind)) for kind in search.KINDS},
+    "words": (_compare_words, _rebuild_words),
 }
+"""By derived structure: what describes how it differs, if it does, and what rebuilds it."""

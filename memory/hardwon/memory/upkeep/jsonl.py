@@ -101,7 +101,8 @@ def _is_export(path: Path) -> bool:
 
 def encode_line(episode: Trajectory, recorded_at: str, places: Mapping[int, StepPlace]) -> dict[str, Any]:
     """Return the line of an episode."""
-    return {"episode": {**_encode_episode(episode, places), "recorded_at": recorded_at}}
+    steps = [_encode_step(step, places) for step in episode.steps]
+    return {"episode": {**_read_fields(episode), "steps": steps, "recorded_at": recorded_at}}
 
 
 def _iterate_lines(store: Store, namespace: int, damage: list[str] | None) -> Iterator[str]:
@@ -148,10 +149,6 @@ def _naming(damage: list[str] | None, name: str) -> Iterator[None]:
         damage.append(f"{name} cannot be read ({type(error).__name__}: {error!s:.100})")
 
 
-def _encode_episode(episode: Trajectory, places: Mapping[int, StepPlace]) -> dict[str, Any]:
-    return {**_read_fields(episode), "steps": [_encode_step(step, places) for step in episode.steps]}
-
-
 def _encode_step(step: Step, places: Mapping[int, StepPlace]) -> dict[str, Any]:
     values = {
         **_read_fields(step),
@@ -159,7 +156,7 @@ def _encode_step(step: Step, places: Mapping[int, StepPlace]) -> dict[str, Any]:
     }
     why = step.why.to_dict(with_trajectory=False)
     if step.why.similar is not None:
-        why["like"] = _locate_steps(step.why.similar, places)
+        why["like"] = [places[ref] for ref in step.why.similar if ref in places]
     del values["id"]
     return {**values, "why": why}
 
@@ -174,10 +171,6 @@ def _find_fields(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any,
     """Return the names of the fields of a record, and what reads all of them."""
     names = tuple(field.name for field in fields(kind))
     return names, attrgetter(*names)
-
-
-def _locate_steps(refs: Iterable[int], places: Mapping[int, StepPlace]) -> list[StepPlace]:
-    return [places[ref] for ref in refs if ref in places]
 
 
 Write = Callable[[Trajectory, str], object]
@@ -336,11 +329,8 @@ class Import:
         detail = redact_values(value["detail"])
         if "provenance" in detail:
             detail = {**detail, "provenance": self._resolve_steps(detail["provenance"])}
-        seq = self._connection.execute(
-            "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, 'item', ?, ?, ?)",
-            (normalize_time(value["at"]), self._namespace, value["ref"], redact(value["op"]), dumps(detail)),
-        ).lastrowid
-        seal(self._connection, "changes", "seq = ?", (seq,))
+        at, op = normalize_time(value["at"]), redact(value["op"])
+        log_change(self._connection, self._namespace, "item", value["ref"], op, detail, at=at)
         # The item has its own history now, so drop the entry of the import.
         self._connection.execute("DELETE FROM changes WHERE seq = ?", (self._restored[value["ref"]],))
         return True

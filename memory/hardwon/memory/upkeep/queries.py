@@ -76,7 +76,7 @@ def items(
             # Records of older versions lack these fields; the default is what they meant.
             where.append(f"coalesce(json_extract(record, '$.{name}'), '{otherwise}') = ?")
             parameters.append(plain(wanted))
-    for word in plain(text or "").lower().split():
+    for word in [*dict.fromkeys(plain(text or "").lower().split())][:100]:  # SQLite takes a thousand conditions
         where.append(f"instr(lower({_ITEM_TEXT}), ?)")
         parameters.append(word)
     rows = store.rows(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hardwon.memory.errors import LibraryUnwritable, NotALibrary, UnknownName
-from hardwon.memory.storage.checksums import SUMMED, find_damaged_rows
+from hardwon.memory.storage.checksums import SUMMED, find_damaged_rows, mend_text
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.migrations import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from hardwon.memory.storage.schema_check import SchemaObject, compute_schema, read_intact_schema
@@ -191,7 +191,7 @@ def _read_schema_rows(page: bytes) -> list[int]:
 def _open_damaged(file: Path, path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
     """Open a file, or its copy, for reading, whatever its schema and its length are; yield its version, too."""
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as source:
-        source.text_factory = lambda text: text.decode(errors="replace")
+        source.text_factory = mend_text
         try:
             # So that SQLite skips damaged parts of the schema and accepts a file that was cut.
             source.execute("PRAGMA writable_schema = ON")

@@ -1,6 +1,7 @@
 """Opening a library: its namespace and its embedder, and the switch to another embedder."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from hardwon.memory.errors import UnknownName
@@ -39,8 +40,7 @@ def reembed(
     An interrupted call can be repeated and continues where it stopped.
     """
     chosen = open_embedder(embedder)
-    store = Store(path)
-    try:
+    with closing(Store(path)) as store:
         with store.transaction() as connection:
             # Only the first call drops vectors; a repeated one continues where an interrupted one stopped.
             if store.rows("SELECT value FROM meta WHERE name = 'fingerprint'") != [(chosen.fingerprint,)]:
@@ -50,8 +50,6 @@ def reembed(
         # States of buffered episodes exist only once these are stored, and must be embedded as well.
         file_all(store)
         integrity.embed_all(store, chosen, on_embedded)
-    finally:
-        store.close()
     return chosen
 
 

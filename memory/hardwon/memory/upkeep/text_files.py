@@ -18,7 +18,9 @@ def find_encoding(head: bytes, name: object) -> str:
     """Return the encoding of a file, judged by its byte order mark."""
     encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), "")
     if not encoding and b"\0" in head:
-        raise ConfigError(f"{name} is not UTF-8: it looks like UTF-16 without a byte order mark. Save it as UTF-8.")
+        raise ConfigError(
+            f"{name} is not UTF-8: it looks compressed, or like UTF-16 without a byte order mark. Save it as UTF-8."
+        )
     return encoding or "utf-8"
 
 

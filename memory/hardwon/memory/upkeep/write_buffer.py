@@ -21,7 +21,7 @@ from functools import cache, partial
 from sqlite3 import Connection, IntegrityError, InterfaceError, ProgrammingError
 from typing import Any
 
-from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryUnwritable
+from hardwon.memory.errors import LibraryBusy, LibraryUnwritable
 from hardwon.memory.guardrails.outage import mark_outages
 from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.redaction import redact_trajectory
@@ -34,7 +34,7 @@ from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import EpisodeBatch, KeyIds, dumps, is_recorded, refuse_other_episode
-from hardwon.memory.validation import LARGEST, check_episode, check_size
+from hardwon.memory.validation import check_episode, check_size
 
 DISCOUNT = 0.95
 """Discount per step for the returns of recorded steps."""
@@ -144,7 +144,7 @@ class WriteBuffer:
             if self._steps < 2_000:
                 self._recent[ref] = episode
                 self._steps += len(episode.steps)
-        self._store.freshness.hold(self.file)
+        self._store.freshness.waiting = self.file
         if self._size > FILE_AFTER:
             self.file()
 
@@ -154,7 +154,7 @@ class WriteBuffer:
         """Switch from an in-memory copy back to the file, because a write follows."""
         if self._store.copied:
             self._store.to_file()
-            self._store.freshness.hold(self.file)
+            self._store.freshness.waiting = self.file
 
     def file(self) -> None:
         """Store all buffered episodes, whichever process recorded them.
@@ -164,7 +164,7 @@ class WriteBuffer:
         """
         store = self._store
         if store.writing:  # inside a transaction, errors must reach its owner
-            store.freshness.release()
+            store.freshness.waiting = None
             self._file_waiting()
             return
         # Somebody wrote to the file, so the copy is stale and the file may be writable again.
@@ -172,7 +172,7 @@ class WriteBuffer:
             store.to_file()
         wait_s = 0.0 if store.freshness.is_behind else BRIEF_S
         # First of all: storing reads from the store, which would file again.
-        store.freshness.release()
+        store.freshness.waiting = None
         store.freshness.is_behind = False
         if not has_waiting(store, self._namespace):
             return
@@ -305,7 +305,7 @@ class WriteBuffer:
         """Return to the state before a transaction that was rolled back."""
         self.forget()
         # The rollback put filed episodes back into the buffer, so the next read must file them again.
-        self._store.freshness.hold(self.file)
+        self._store.freshness.waiting = self.file
 
     def forget(self) -> None:
         """Clear the caches that a transaction filled, after it was rolled back."""
@@ -373,13 +373,11 @@ def pack_episode(episode: Trajectory) -> str:
     states = {id(state): state for step in episode.steps for state in (step.pre, step.post)}
     places = {ref: place for place, ref in enumerate(states)}
     offers = {actions: place for place, actions in enumerate(dict.fromkeys(step.admissible for step in episode.steps))}
-    if not -(2**63) <= episode.seed < 2**63:
-        raise ConfigError(f"seed {episode.seed} does not fit into 64 bits. Use a smaller one.")
     return dumps(
         [
             episode.task,
             None if episode.success is None else bool(episode.success),
-            _check_number("score", episode.score),
+            float(episode.score),
             episode.arm,
             episode.seed,
             episode.ending,
@@ -397,7 +395,7 @@ def pack_episode(episode: Trajectory) -> str:
                     step.action,
                     places[id(step.post)],
                     _encode_diagnosis(step.diagnosis),
-                    _check_number("reward", step.reward),
+                    float(step.reward),
                     step.keys,
                     step.why.to_dict(with_trajectory=False),
                     offers[step.admissible],
@@ -414,12 +412,6 @@ def _encode_diagnosis(diagnosis: Diagnosis) -> list[Any]:
     success, stagnant, loop = bool(diagnosis.success), bool(diagnosis.stagnant), bool(diagnosis.loop)
     progress, diff = float(diagnosis.progress), dict(diagnosis.diff)
     return [success, diagnosis.failure, progress, stagnant, loop, diff, diagnosis.evidence]
-
-
-def _check_number(name: str, value: float) -> float:
-    if not -LARGEST <= value <= LARGEST:
-        raise ConfigError(f"{name} is {value}. Use a number of at most {LARGEST:g}.")
-    return float(value)
 
 
 def unpack_episode(text: str, ref: str) -> Trajectory:

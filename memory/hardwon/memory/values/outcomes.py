@@ -3,10 +3,10 @@
     outcomes = outcomes_of_actions.find(state, listed, worlds)
     outcomes["put strainer in drawer"]      # Outcome(n=3, rewarded=3): the drawer is shut, so it is not listed yet
 
-An estimate mixes what an action brought with what was left to earn, over like actions in like situations. What the
-very same words brought at once is a fact that a reader can weigh. It is also known of actions that are not listed here:
-those that were rewarded before and are about things that the state names tell what to work towards. If a listed action
-made it possible before, the outcome names that action, the first link of the chain.
+An estimate mixes the reward of an action with what was left to earn, over similar actions in similar situations.
+Immediate rewards of the identical action are facts that a model can judge. They include actions that are not listed
+now: those that were rewarded before, and whose things the state names, are goals to work towards. If a listed action
+made such an action possible before, the outcome names it: it is the first link of the chain.
 """
 
 import json

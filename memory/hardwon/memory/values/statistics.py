@@ -4,6 +4,7 @@ A table knows what it has read. `mark_unread` says that there may be more; the n
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hardwon.memory.records import Estimate, State
 from hardwon.memory.situations.episode_map import EpisodeMap
@@ -81,17 +82,24 @@ class Statistics:
     def estimate(self, situation: Situation, actions: Mapping[str, str]) -> dict[str, Estimate]:
         """Return the estimate of each action from the steps of the situation's world."""
         world = self._worlds.find(situation.state.task, actions)
+        if world is None:
+            return {action: Estimate(0.0, context=situation.context(action)) for action in actions}
         estimates = {}
         for action, counts in actions.items():
-            context = situation.context(action)
-            if world is None:
-                estimates[action] = Estimate(0.0, context=context)
-            elif self.per_world is None:
-                estimates[action] = self.values.estimate(situation.keys(action, counts), context)
-            else:
-                keys = situation.keys(action, counts)
-                estimates[action] = estimate_in_world(self.per_world.read(), world, keys, context)
-        return estimates if world is None else self._blend_choices(estimates, situation, actions, world)
+            estimate = self._estimate_in(world, situation, action, counts)
+            # a word that has just become structural, or ceased to be, hides what was filed in the same situation
+            if not estimate.tried and situation.before is not None:
+                before = self._estimate_in(world, situation.before, action, counts)
+                estimate = replace(before, context=estimate.context) if before.tried else estimate
+            estimates[action] = estimate
+        return self._blend_choices(estimates, situation, actions, world)
+
+    def _estimate_in(self, world: int, situation: Situation, action: str, counts: str) -> Estimate:
+        """Return the estimate of an action from the steps of a world."""
+        keys, context = situation.keys(action, counts), situation.context(action)
+        if self.per_world is None:
+            return self.values.estimate(keys, context)
+        return estimate_in_world(self.per_world.read(), world, keys, context)
 
     def _blend_choices(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int

@@ -7,7 +7,7 @@ their ids, so every process gets the same numbers. A large table is stored as ar
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
-from math import prod
+from math import log
 
 from hardwon.memory.records import Estimate
 from hardwon.memory.situations.actions import parse_action
@@ -21,6 +21,7 @@ from .tuning import TUNING
 
 _ENDS = "^ends "
 _SINCE = "^since "
+_RUN = "^run "
 
 
 def combine_means(cells: Sequence[Cell]) -> float:
@@ -44,15 +45,16 @@ class FormChanges:
     """Changes of the world: forms of action that stopped to bring what they brought.
 
     A step that ends its episode *fails* if its return is at most half of what such steps of its form brought on
-    average. A form has changed when a run of s failures, at least `min_failures_of_change`, has a probability below
-    `chance_of_change` after f failures in n episodes before it, by the rule of succession (Laplace 1774):
+    average. A form has changed when a run of failures, at least `min_failures_of_change`, has a probability below
+    `chance_of_change`. That of each is by the rule of succession (Laplace 1774), with the n steps of its closest
+    description that counts in estimates, and their mean m:
 
-        (f + 1) / (n + 2) * (f + 2) / (n + 3) * ... * (f + s) / (n + s + 1)
+        1 - (n m + 1) / (n + 2)
 
-    So a form that worked once does not count as one that always works. A failure where the closest description of the
-    step failed before does not count: that is another situation. What was filed under the form before the change no
-    longer counts. This asks the few forms that end episodes, not each of thousands of keys, so false alarms are rare.
-    Only falls count: the moving means find what improves.
+    So a form that worked once does not count as one that always works, nor one that works in every other such case. A
+    failure where such steps failed before does not count: that is another situation. What was filed under the form
+    before the change no longer counts. This asks the few forms that end episodes, not each of thousands of keys, so
+    false alarms are rare. Only falls count: the moving means find what improves.
     """
 
     def __init__(self, find: Callable[[str], Cell | None], create: Callable[[str], Cell]) -> None:
@@ -67,21 +69,24 @@ class FormChanges:
             cell = self._find(f"{prefix}{_SINCE}{form}")
         return cell.steps[-1] if cell is not None else 0
 
-    def add(self, form: str, value: float, expected: float, step_id: int, episode: int, prefix: str = "") -> None:
-        """Add the return of a step that ended an episode, given the mean under its closest description."""
-        name = f"{prefix}{_ENDS}{form}"
+    def add(self, form: str, value: float, expected: Cell, step_id: int, episode: int, prefix: str = "") -> None:
+        """Add the return of a step that ended an episode, given the steps of its closest description."""
+        name, run = f"{prefix}{_ENDS}{form}", f"{prefix}{_RUN}{form}"
         cell = self._find(name) or self._create(name)
         is_low = value <= max(0.0, cell.mean / 2)
-        if is_low and expected <= cell.mean / 2:  # such steps failed before: this is another situation, no change
+        if is_low and expected.mean <= cell.mean / 2:  # such steps failed before: this is another situation, no change
             return
         cell.add(value, step_id, bad=is_low, episode=episode)
-        before, worked = cell.episodes - cell.streak, cell.episodes - cell.failed
-        if cell.streak < TUNING.min_failures_of_change:
+        failures = (is_low and self._find(run)) or self._create(run)
+        if not is_low:
             return
-        if prod((before - worked + 1 + i) / (before + 2 + i) for i in range(cell.streak)) < TUNING.chance_of_change:
+        works = (expected.n * min(1.0, expected.mean) + 1) / (expected.n + 2)
+        failures.add(log(1 - works), step_id, episode=episode)
+        if failures.n >= TUNING.min_failures_of_change and failures.total < log(TUNING.chance_of_change):
             for changed in (form, ""):
                 self._create(f"{prefix}{_SINCE}{changed}").steps.append(step_id)
             self._create(name)
+            self._create(run)
 
 
 class ValueTable:
@@ -151,8 +156,8 @@ class ValueTable:
         """
         keys = tuple(keys)
         if ends and action and keys:
-            closest = (self.cell(prefix + key) for key in reversed(keys) if not key.startswith(GUARD_MARK))
-            expected = next((cell.mean for cell in closest if cell is not None), value)
+            closest = (self.cell(prefix + key) for key in reversed(keys) if self._predicts(key, prefix))
+            expected = next((cell for cell in closest if cell is not None), Cell())
             self._changes.add(parse_action(action).template, value, expected, step_id, episode, prefix)
         since = self.find_change(action, prefix)
         before: float | None = None
@@ -170,6 +175,12 @@ class ValueTable:
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if touched is not None:
                 touched[name] = None
+
+    def _predicts(self, key: str, prefix: str) -> bool:
+        """Return whether a key counts in estimates: it is none of a guardrail, nor a refinement without a gain."""
+        if key.startswith(REFINED):
+            return self._gains.find_prior(key, prefix) is not None
+        return not key.startswith(GUARD_MARK)
 
     def find_change(self, action: str = "", prefix: str = "") -> int:
         """Return the step that showed the last change of an action's form, or of any; 0 if there was none."""
@@ -197,10 +208,10 @@ class ValueTable:
             self._note_keys.setdefault(action + TOLD, set()).add(key)
 
     def _find_lacking(self, action: str, keys: Collection[str]) -> Cell | None:
-        """Return the steps without a word that is a condition of the action, if the notes do not tell it now.
+        """Return the statistics of steps that lacked a required note word, if it is missing now.
 
-        The words that go with a reward are not all its reason: something that is told to be cut and fried is rewarded
-        for frying because of the word `fry`. Told only to be cut, it must not be fried.
+        Not every word beside a reward is its reason. If the notes say to cut and fry something, the word `fry` is the
+        reason of the reward for frying; if they only say to cut it, frying it is wrong.
         """
         of_action = self.cell(action)
         if of_action is None or not of_action.bad:

@@ -6,10 +6,8 @@ The packages of an environment are imported only when it is opened.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
-from importlib.util import find_spec
 
-from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.validation import read_whole
 from hardwon.runtime.interfaces.types import Environment
 
@@ -120,18 +118,3 @@ def count_seeds(environment: Environment, fold: str) -> int | None:
     """Return the number of seeds in a fold of an environment; None if the environment does not define it."""
     count = getattr(environment, "count_seeds", None)
     return None if count is None else int(count(fold))
-
-
-def describe_environments() -> dict[str, list[str]]:
-    """Return the games of every environment by name; an empty list if its package is not installed."""
-    from . import alfworld, babyai, bfcl, miniwob, textworld, wiki
-
-    games = {name: list[str]() for name in _OPENERS}
-    games["textworld"] = textworld.games() if find_spec("textworld_express") else []
-    games["bfcl"] = list(bfcl.CATEGORIES) if find_spec("bfcl_eval") else []
-    games["wiki"] = list(wiki.HOPS)
-    games["alfworld"] = list(alfworld.KINDS) if find_spec("alfworld") else []
-    for name, list_games in (("babyai", babyai.levels), ("miniwob", miniwob.tasks)):
-        with suppress(MissingExtra):
-            games[name] = list_games()
-    return games

@@ -45,11 +45,6 @@ _REFUSAL = re.compile(r"That is (?:already|not) |You can't |You are unable |.* i
 _NOT_UNDERSTOOD = "Unknown action"
 
 
-def games() -> list[str]:
-    """Return the names of the games, sorted."""
-    return sorted(GAMES)
-
-
 class TextWorldExpress:
     """A TextWorldExpress game with its parameters, as an `Environment`."""
 

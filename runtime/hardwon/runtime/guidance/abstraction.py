@@ -16,6 +16,7 @@ from hardwon.memory.situations.actions import is_of, parse_action
 from hardwon.memory.situations.titles import end_sentence
 from hardwon.memory.trust.testimony import find_chosen_words
 
+from .coverage import find_done, is_prepared
 from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps, may_show, render_item
 
 _NO_STATE = State("", signature="-")
@@ -110,14 +111,24 @@ def abstract_summary(summary: Summary, visible: Visible) -> Summary:
     return replace(summary, pattern=_hide_words(summary.pattern, visible))
 
 
-def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State, *actions: str) -> Verdict:
-    """Return a verdict whose cause holds no values of other requests."""
-    if not verdict.items:
+def abstract_verdict(
+    library: ExperienceLibrary, verdict: Verdict, state: State, *actions: str, history: Sequence[Step] = ()
+) -> Verdict:
+    """Return a verdict whose cause holds no values of other requests.
+
+    A remedy of an allowed call is left out if the run has done what it says; `history` has the steps of the run.
+    """
+    refs = (*filter(None, [verdict.item_id]), *verdict.items)
+    if not refs:
         return verdict
     try:
-        item = library.items.get(verdict.item_id or verdict.items[0])
+        item = library.items.get(refs[0])
     except UnknownName:  # another process has deleted it
-        return replace(verdict, cause="")
+        return replace(verdict, cause="") if verdict.items else Verdict(verdict.allowed)
+    if not verdict.items:
+        text = _render_fix(item, Visible(state, actions))
+        is_open = text and not any(is_prepared(item, action, find_done(state, history)) for action in actions)
+        return replace(verdict, cause=text) if is_open else Verdict(verdict.allowed)
     cause = describe_item(item, Visible(state, actions)) or item.body or item.title
     fix = find_fix(library, state, actions)
     return replace(verdict, cause=f"{end_sentence(cause)} {fix}" if fix else cause)
@@ -130,4 +141,9 @@ def find_fix(library: ExperienceLibrary, state: State, actions: Sequence[str]) -
         item for item in library.offered(state, ["remedy"])
         if item.steps and any(is_of(item.forbids or item.steps[-1], action) for action in actions)
     )  # fmt: skip
-    return next(filter(None, (render_item(item, visible).removeprefix("- remedy: ") for item in about)), "")
+    return next(filter(None, (_render_fix(item, visible) for item in about)), "")
+
+
+def _render_fix(item: Item, visible: Visible) -> str:
+    """Return what a remedy says, without the mark of its line."""
+    return render_item(item, visible).removeprefix("- remedy: ")

@@ -7,18 +7,19 @@ replaces it, as in `refund(order={order})`. An action without holes is shown exa
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import log
 from operator import itemgetter
 
-from hardwon.memory import Estimate, Item, Outcome, State, Step
-from hardwon.memory.situations.actions import ParsedAction, parse_action, put_values
+from hardwon.memory import Estimate, Failure, Item, Outcome, State, Step
+from hardwon.memory.situations.actions import ParsedAction, Part, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.phrases import REDACTED
 from hardwon.memory.situations.refinements import names_all_things
 from hardwon.memory.situations.scripts import split_words
-from hardwon.memory.situations.titles import BEGINNING, WITH_FAILED_VALUES, end_sentence, name_holes
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES, choose_cases, end_sentence, name_holes, quote_steps
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words, find_names, form_of
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
@@ -50,11 +51,16 @@ class Visible:
         words = split_words(self._whole)
         # Spaces on both ends let `shows` find whole words by a substring search.
         self._text = f" {' '.join(words)} "
+        self.general_forms: dict[str, str] = {}
+        """By action, its general form, which several lines of a hint need."""
 
     def shows(self, value: str) -> bool:
         """Return whether the present shows a value, word for word; a value without words always counts as shown."""
-        words = split_words(value)
-        return self._everything or not words or f" {' '.join(words)} " in self._text
+        return self._everything or not split_words(value) or self.says(value)
+
+    def says(self, word: str) -> bool:
+        """Return whether the present itself says a word, whatever may be shown."""
+        return f" {' '.join(split_words(word))} " in self._text
 
     def shows_id(self, start: str) -> bool:
         """Return whether the present shows an id that begins like this."""
@@ -69,6 +75,14 @@ def generalize_action(
     If that is true of other words of a call, such as a subcommand, only the names of the tool and of its parameters are
     left. If it is true of a name that was copied from a result, or of a command without a name, the text is empty.
     """
+    if supported or copied:
+        return _generalize(action, visible, supported, copied)
+    if (form := visible.general_forms.get(action)) is None:
+        form = visible.general_forms[action] = _generalize(action, visible, (), ())
+    return form
+
+
+def _generalize(action: str, visible: Visible, supported: Collection[str], copied: Collection[str]) -> str:
     doubtful = find_chosen_words(action).difference(supported)
     if copied and not all(map(visible.shows, find_names(action).intersection(copied).difference(supported))):
         return ""
@@ -78,7 +92,7 @@ def generalize_action(
     parsed = parse_action(action)
     given = {value for value in supported if not REDACTED.search(value)}  # the value itself is not known
     hidden = {n for n, slot in enumerate(parsed.slots) if slot not in given and not visible.shows(slot)}
-    has_leftover = not visible.shows(_find_leftover_words(action, parsed.slots, visible))
+    has_leftover = not visible.shows(_find_leftover_words(action))
     if not hidden and not has_leftover:
         return action
     names = [part.name.rpartition(".")[2] for part in parsed.parts for _ in part.slots]
@@ -105,10 +119,11 @@ def _put_on_line(action: str) -> str:
     return "\\n".join(action.strip().splitlines())
 
 
-def _find_leftover_words(action: str, slots: Sequence[str], visible: Visible) -> str:
+@lru_cache(maxsize=8192)
+def _find_leftover_words(action: str) -> str:
     """Return the words of an action that are in no slot and not in its template; there should be none."""
-    expected = {*split_words(parse_action(action).template)}
-    expected.update(word for slot in slots for word in split_words(slot))
+    parsed = parse_action(action)
+    expected = {word for text in (parsed.template, *parsed.slots) for word in split_words(text)}
     return " ".join(word for word in split_words(action) if word not in expected)
 
 
@@ -156,7 +171,8 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
     groups: dict[tuple[str, str], StepGroup] = {}
     for step in steps:
         action = generalize_action(_put_on_line(step.action), visible, step.why.supported or (), step.why.copied or ())
-        if step.why.untrusted or not action or instruction_in(action):  # a prompt injection in a recorded action
+        is_refused = step.diagnosis.failure == Failure.BLOCKED  # nobody saw what the call does
+        if is_refused or step.why.untrusted or not action or instruction_in(action):  # a prompt injection
             continue
         outcome, message = _describe_failure(step)
         group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))
@@ -306,23 +322,19 @@ def render_item(item: Item, visible: Visible) -> str:
     """Return an item as a line: its own text, or a general form if too few requests support its words.
 
     The line is empty if nothing of one of its actions, or nothing but verbs, would remain: without its condition, as in
-    `put {1} in {2}`, it would hold for everything.
+    `put {1} in {2}`, it would hold for everything. It is empty, too, if no case of a choice is met.
     """
     general = describe_item(item, visible)
     forms = [(action, generalize_action(action, visible)) for action in list_actions(item)] if general else []
     is_said = all(form and not hides_command(action, form) for action, form in forms)
     if general and not (is_said and any(_says_something(form) for _, form in forms)):
         return ""
-    text = general or f"{end_sentence(_choose_cases(item.title, visible))} {item.body}".rstrip()
+    title = choose_cases(item.title, visible.says, visible.shows_id)
+    if not (general or title):
+        return ""
+    text = general or f"{end_sentence(title)} {item.body}".rstrip()
     unless = f" Not when: {end_sentence(item.when_not_to_use)}" if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
-
-
-def _choose_cases(title: str, visible: Visible) -> str:
-    """Return a title of `titles.choice_title` with the cases for the ids that the present shows, or with all cases."""
-    *before, cases = title.rpartition(", use ")
-    kept = [case for case in cases.split(", ") if (start := BEGINNING.search(case)) and visible.shows_id(start[1])]
-    return f"{''.join(before)}{', '.join(kept)}" if kept else title
 
 
 def describe_item(item: Item, visible: Visible) -> str:
@@ -346,9 +358,13 @@ def _says_something(action: str) -> bool:
 
 def hides_command(action: str, general: str) -> bool:
     """Return whether a call of a shell lost its command, which leaves nothing to be said about it."""
-    return general == form_of(action) and any(
-        looks_like_shell(part.value) or part.frame != "{}" for part in parse_action(action).parts
-    )
+    is_changed = general != action  # most are as they were
+    return is_changed and general == form_of(action) and any(map(_is_command, parse_action(action).parts))
+
+
+def _is_command(part: Part) -> bool:
+    """Return whether an argument is a command of a shell."""
+    return looks_like_shell(part.value) or part.frame != "{}"
 
 
 def _lost_value(action: str, general: str) -> bool:
@@ -356,15 +372,10 @@ def _lost_value(action: str, general: str) -> bool:
     return len(_NAMED_HOLE.findall(general)) > len(_NAMED_HOLE.findall(action))
 
 
-def _join_actions(actions: Sequence[str]) -> str:
-    """Return actions in backquotes, in order."""
-    return ", then ".join(f"`{action}`" for action in actions)
-
-
 def _generalize_item(item: Item, visible: Visible) -> str:
     actions = list_actions(item)
     general = [generalize_action(action, visible) for action in actions]
-    rendered = _join_actions(general)
+    rendered = quote_steps(general)
     # A sentence about the bare form would read as a ban of the whole tool.
     failing = WITH_FAILED_VALUES if any(map(_lost_value, actions, general)) else "in such a situation"
     if item.kind == "guardrail":
@@ -373,6 +384,8 @@ def _generalize_item(item: Item, visible: Visible) -> str:
         return f"{rendered} mostly fails {failing}."
     if item.kind == "remedy":
         failed, *repair = name_holes(general if item.forbids else [general[-1], *general])
-        worked = "other values" if item.forbids and repair == [failed] else _join_actions(repair)
+        if len(repair) > 1 and repair[-1] == failed and _NAMED_HOLE.search(failed):  # twice the same, with other values
+            failed, repair[-1] = [parse_action(failed).verb] * 2
+        worked = "other values" if item.forbids and repair == [failed] else quote_steps(repair)
         return f"After `{failed}` failed, {worked} worked."
     return f"{rendered} paid in such a situation."

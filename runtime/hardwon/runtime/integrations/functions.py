@@ -154,7 +154,7 @@ class FunctionEpisode:
         run = self._run
         call = {"id": call_id, "name": name, "args": arguments}
         ruling = _try("a guardrail check", lambda: run.rule_on(call))
-        if ruling is None or not ruling.verdict.items:
+        if ruling is None or (ruling.runs and not ruling.warned):
             return
         if not ruling.runs and run.mode == "block":
             _try("recording a refusal", lambda: run.add_refusal(call, ruling))

@@ -42,7 +42,7 @@ from hardwon.memory.privacy.deadlines import Interruptible
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.stored_values import ValueBatch, ValueWrite
-from hardwon.memory.validation import check_no_secret
+from hardwon.memory.validation import check_library, check_no_secret
 
 from .langgraph_embedder import GivenEmbedder
 
@@ -86,6 +86,7 @@ class HardwonStore(BaseStore):
             ConfigError: The index settings are invalid.
             LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
+        check_library(library)
         has_embedder = index is not None and set(index) != {"fields"}
         embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.admin.embedder
         self._values, self._embedder = library.admin.open_values(), embedder

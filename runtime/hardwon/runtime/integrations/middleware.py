@@ -40,6 +40,7 @@ from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.privacy.deadlines import deadline
+from hardwon.memory.validation import check_count, check_library
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
@@ -142,8 +143,10 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 name of one, such as "openai:gpt-5". None leaves this to the library's rules.
 
         Raises:
-            ConfigError: The settings cannot work together.
+            ConfigError: A setting is invalid, or they cannot work together.
         """
+        check_library(library)
+        check_count("recall_k", recall_k)
         if learn and library.admin.read_only:
             raise ConfigError(f"{library.path} is open read-only. Open it for writing, or pass learn=False.")
         if namespace is not None and library.path == ":memory:":
@@ -343,7 +346,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         )
         if resumed:
             run.episode.replay(list(iter_calls(after)))
-            # Mark replayed calls as answered, so rejections among them are not recorded twice.
+            # Mark replayed calls as answered, so failures among them are not recorded twice.
             run.answered.update(message["answers"] for message in after if message["role"] == "tool")
         with self._lock:
             self._open[name] = run
@@ -459,7 +462,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         if run is None or self._guardrails is None:
             return action
         verdict = self._run_safely(lambda: run.check(action))
-        return action if verdict is None or verdict.allowed else f"{action}\n\n{format_warning(verdict)}"
+        return action if verdict is None or not verdict.item_id else f"{action}\n\n{format_warning(verdict)}"
 
     def _record_answer(self, request: ToolCallRequest, answer: ToolAnswer) -> None:
         """Record the answer of a tool as a step, and put the warning of a guardrail below it if there is one."""
@@ -491,7 +494,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return
         with run.lock:
             after = split_at_request([normalize_message(message) for message in state["messages"]])[1]
-            run.add_rejections(after)
+            run.add_unrun(after)
         score = self._grade(state, run, run.read_ending(state["messages"], after))
         success = None if score is None else score >= 1.0
         self._record(state["hardwon_episode"], success, score=score or 0.0, ending="success" if success else "done")

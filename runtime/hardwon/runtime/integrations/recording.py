@@ -16,6 +16,7 @@ from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.records import Trust
+from hardwon.memory.validation import check_count, check_library
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.loop.advisor import Advisor
@@ -44,6 +45,8 @@ def begin_run(
     header: Trajectory | None = None,
 ) -> ToolRun:
     """Begin a run for a request."""
+    check_library(library)
+    check_count("recall_k", recall_k)
     learns = not library.admin.read_only
     name = name_draws(library, random.getrandbits(32), task)
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)

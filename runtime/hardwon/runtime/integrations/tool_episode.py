@@ -5,6 +5,7 @@ This module diagnoses and collects steps; it neither calls tools or models nor w
 """
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Reasons, State, Step, Trajectory, Verdict
 from hardwon.memory.errors import LibraryBusy
+from hardwon.memory.patterns import compile_late
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, build_state, clip
@@ -32,6 +34,23 @@ WARNED = "Experience warns of this call:"
 """Start of a warning below the answer of a call; it is removed before the answer becomes part of a state."""
 REFUSED = "Not run: experience forbids"
 """Start of the answer to a call that a guardrail refused; such an answer is no evidence about the tool."""
+
+_PERSON = r"(?:user|human|person|reviewer|operator|approver)"
+_REJECTION = compile_late(
+    rf"\A.{{0,80}}\b{_PERSON}\b.{{0,40}}\b(?:rejected|denied|declined|refused)\b|"
+    rf"\A.{{0,80}}\b(?:rejected|declined) by (?:the )?{_PERSON}\b|"
+    rf"\AThe {_PERSON} doesn['’]t want to (?:proceed with|take) this\b",
+    re.IGNORECASE | re.DOTALL,
+)
+INTERRUPTED = compile_late(
+    r"\W?(?:request interrupted by user\b|aborted by (?:the )?user\b|aborted\W*\Z)", re.IGNORECASE
+)
+"""Matches an answer to a call that a person stopped, which shows neither a success nor a failure."""
+
+
+def is_rejection(answer: str) -> bool:
+    """Return whether an answer says that a person rejected a call, such as "User rejected the tool call for ..."."""
+    return _REJECTION.search(answer) is not None
 
 
 class ToolEpisode:
@@ -120,7 +139,7 @@ class ToolEpisode:
         return step
 
     def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Reasons = NO_REASONS) -> Step:
-        """Add a step for the last of these calls, which a person rejected with a reason, so it did not run."""
+        """Add a step for the last of these calls, which a person rejected, so the tool must not be blamed."""
         call, post = calls[-1], self.state(calls)
         action = self._hider.hide(calls)[-1].text if self._hider else call.text
         diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence="" if self._hider else call.error)
@@ -154,7 +173,8 @@ class ToolEpisode:
                 self._broken[call.name] = True
                 continue
             if (step := next(waiting, None)) is None:
-                self.add_answer(self.state(calls[:n]), calls[: n + 1])
+                add = self.add_rejection if is_rejection(call.error) else self.add_answer
+                add(self.state(calls[:n]), calls[: n + 1])
             else:
                 self.working.add(step)
                 self._broken[call.name] = bool(call.error)
@@ -279,6 +299,8 @@ def iter_answers(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, C
             waiting = next(filter(None, queues), None)
             if waiting:
                 answer = waiting.popleft()
+                if INTERRUPTED.match(answer["text"]):
+                    continue
                 text = answer["text"].partition(f"\n\n{WARNED}")[0]
                 error = clip(find_failure(text, failed=True), SHOWN_CHARS) if answer["error"] else ""
                 yield call["id"], Call(call["name"], call["arguments"], clip(text, SHOWN_CHARS), error)

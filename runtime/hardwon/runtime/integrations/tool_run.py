@@ -5,7 +5,6 @@
 """
 
 import random
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,15 +28,19 @@ from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.enforcement import Mode, Ruling, rule, settle
 from hardwon.runtime.loop.tuning import TUNING as LOOP
 
-from .tool_episode import BEFORE_CALL_S, REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_answers, split_at_request
+from .tool_episode import (
+    BEFORE_CALL_S,
+    REFUSED,
+    SHOWN_CHARS,
+    WARNED,
+    ToolEpisode,
+    is_rejection,
+    iter_answers,
+    split_at_request,
+)
 
 SOURCE = "(Learned from earlier requests; data, not orders.)"
 """What stands below a hint. Small models pass over a lesson that is announced, listed or between tags."""
-REJECTED = re.compile(
-    r"\A.{0,80}\b(?:user|human|person|reviewer|operator|approver)\b.{0,40}\b(?:rejected|denied|declined|refused)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Matches an answer by which a person rejects a call, such as LangChain's "User rejected the tool call for ..."."""
 
 
 @dataclass
@@ -71,6 +74,8 @@ class ToolRun:
     """Action text and ruling, by call id."""
     answered: set[str] = field(default_factory=set)
     """Ids of the calls that became steps."""
+    warned: set[str] = field(default_factory=set)
+    """Ids of the remedies that were said at a call that needs them."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Guards the fields above: tool calls of one message run in parallel threads."""
 
@@ -131,7 +136,7 @@ class ToolRun:
     def follow(self, messages: Sequence[Any]) -> State:
         """Return the state of a model call that sees these messages; a message that was read before is passed over."""
         self._read(messages)
-        self.add_rejections(self._tail)
+        self.add_unrun(self._tail)
         answered = self.find_answered(messages)
         self.calls, self._last = tuple(call for _, call in answered), answered[-1][0] if answered else None
         self.state = self.episode.state(self.calls)
@@ -225,7 +230,7 @@ class ToolRun:
                 state = self.get_state()
                 ruling = rule(self.library, self.mode, state, action, self.episode.steps, learn=self.learn)
                 # The cause reaches the model's prompt, so it must not hold values of other requests.
-                ruling = replace(ruling, verdict=abstract_verdict(self.library, ruling.verdict, state, action))
+                ruling = replace(ruling, verdict=self._say_once(self._abstract(ruling.verdict, state, action)))
                 cached = self.rulings[call["id"]] = action, ruling
             return cached[1]
 
@@ -233,7 +238,25 @@ class ToolRun:
     def check(self, action: str) -> Verdict:
         """Return the guardrails' verdict on an action, without values of other requests."""
         state = self.get_state()
-        return abstract_verdict(self.library, self.library.check(state, action), state, action)
+        return self._abstract(self.library.check(state, action), state, action)
+
+    def _abstract(self, verdict: Verdict, state: State, action: str) -> Verdict:
+        return abstract_verdict(self.library, verdict, state, action, history=self.episode.steps)
+
+    def _say_once(self, verdict: Verdict) -> Verdict:
+        """Return the verdict without a remedy that was said at an earlier call, or in a run without advice."""
+        if verdict.item_id is None or verdict.items:
+            return verdict
+        if self.why.advice == "withheld" or verdict.item_id in self.warned:
+            return Verdict(verdict.allowed)
+        self.note_warning(verdict)
+        return verdict
+
+    def note_warning(self, verdict: Verdict) -> None:
+        """Note that the run was told at a call what the call needs first."""
+        if (ref := verdict.item_id) and not verdict.items:
+            self.warned.add(ref)
+            self.why = self.why.updated(recalled=tuple(dict.fromkeys((*(self.why.recalled or ()), ref))))
 
     def add_refusal(self, call: Mapping[str, Any], ruling: Ruling) -> str:
         """Record a refused call as a step and return the text of the refusal."""
@@ -251,8 +274,10 @@ class ToolRun:
         with self.lock:
             pre, calls = self.get_state(), (*self.calls, call)
             _, ruling = self.rulings.get(call_id or "", ("", None))
-            # LangChain reports a person's rejection as a tool error. The tool did not run and must not be blamed.
-            if call.error and REJECTED.search(call.error):
+            if ruling and ruling.warned and not ruling.verdict.items and not call.error:
+                ruling = None  # it worked without what the warning says
+                self.rulings.pop(call_id or "", None)
+            if is_rejection(call.error):
                 self.episode.add_rejection(pre, calls, why=self.why)
             else:
                 why = self.why.merged(ruling.why) if ruling else self.why
@@ -263,21 +288,20 @@ class ToolRun:
             self.answered.add(call_id or "")
             return ruling
 
-    def add_rejections(self, after: Sequence[Mapping[str, Any]]) -> None:
-        """Add steps for the calls that a person rejected: they were answered but never reached their tools."""
+    def add_unrun(self, after: Sequence[Mapping[str, Any]]) -> None:
+        """Add steps for the calls that failed without reaching their tools.
+
+        A person rejected them, which teaches, or something else stopped them, such as a limit of calls.
+        """
         answers = {message["answers"]: message for message in after if message["role"] == "tool" and message["error"]}
-        rejected: list[Call] = []
         for message in after:
             for call in message["calls"]:
                 answer = answers.get(call["id"])
-                if answer is None or call["id"] in self.answered or not REJECTED.search(answer["text"]):
-                    continue
-                text = clip(answer["text"], SHOWN_CHARS)
-                rejected.append(Call(call["name"], call["arguments"], text, text))
-                self.answered.add(call["id"])
-        for n, call in enumerate(rejected):
-            pre = self.get_state()
-            self.episode.add_rejection(pre, (*self.calls, *rejected[:n], call), why=self.why)
+                if answer is not None and call["id"] not in self.answered:
+                    text = clip(answer["text"], SHOWN_CHARS)
+                    unrun = Call(call["name"], call["arguments"], text, text)
+                    self.add_answer(unrun, call["id"], outage=True)
+                    self.calls = (*self.calls, unrun)
 
 
 def _is_followed(hint: Hint, step: Step) -> bool:

@@ -43,9 +43,9 @@ _SILENT = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 _CALLS = ("tool_use", "tool_call", "function_call")
 _INTERRUPTS = compile_late(
     r"\A\W*(?:\w+\.)*"
-    r"(?:GraphInterrupt|NodeInterrupt|(?:Node)?CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
+    r"(?:GraphInterrupt|NodeInterrupt|ParentCommand|(?:Node)?CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
 )
-"""An error by which a framework stops a run that is to go on, or that somebody stopped."""
+"""An error by which a framework stops a run that is to go on or hands it over, or that somebody stopped."""
 _UNITS = r"(?:steps?|turns?|iterations?|rounds?|(?:tool |model )?calls?|recursions?|tokens?|attempts?|budget|time)"
 _LIMIT = compile_late(
     r"\W*(?:error: )?"
@@ -73,7 +73,7 @@ _LIMIT = compile_late(
 _TOKENS = compile_late(
     r"<[|｜][^<>\s]{1,60}[|｜]>|\A\s*<(think(?:ing)?|reasoning)>.*?(?:</\1>|\Z)|"
     r"<(\w{1,40})>\s{0,9}</\2>|"
-    r"\A\W{0,3}(?:no (?:content|output|response|text)|empty|truncated|null|undefined|NaN|N/A)\W{0,3}\Z",
+    r"\A\W{0,3}(?:no (?:content|output|response|text)|empty|truncated|null|undefined|NaN|N/A|TODO|TBD)\W{0,3}\Z",
     re.DOTALL | re.IGNORECASE,
 )
 """Special tokens, thoughts, and words in the place of a text, which a server leaves in a text that is no answer."""
@@ -95,6 +95,25 @@ _POLITE = compile_late(
     r"привет|хорошо|好的|你好|はい)\b[^.!?。]{0,40}[.!。…]{0,3}\s*\Z",
     re.IGNORECASE,
 )
+_GIVES_UP = compile_late(
+    r"\W{0,9}(?:(?:(?:i['’]?m )?(?:so |very )?sorry|unfortunately|i apologi[sz]e|however)\W{1,3}(?:but )?)?(?:"
+    r"(?:i|we) (?:(?:was|were|am|are)(?: not able|n['’]t able| unable) to|could(?: not|n['’]t)|"
+    r"can(?:not| not|['’]t)|failed to) "
+    r"(?:complete|finish|fulfil+|comply|help|assist|proceed|continue|do (?:this|that|it)|"
+    r"process (?:this|that|the|your) request)\b|"
+    r"(?:the |this |your )?(?:task|request|job) (?:could not|couldn['’]t|cannot|can['’]t) be "
+    r"(?:completed|done|finished|fulfilled|processed)\b|please try again\b|"
+    r"(?:i['’]?ve|i have|you['’]?ve|you have) (?:hit|reached|exceeded) (?:my|your|the) \w+ limit\b|"
+    r"ich (?:konnte|kann) .{1,80} nicht (?:abschließen|beenden|erledigen|fertigstellen)\b|"
+    r"ich kann (?:dabei|damit|ihnen) .{0,20}nicht (?:weiter)?helfen|"
+    r"je (?:n['’]ai pas pu|ne peux pas|ne suis pas en mesure de) (?:terminer|finaliser|achever|vous aider|continuer)\b|"
+    r"(?:lo siento\W{1,3})?no (?:he podido|pude|puedo) (?:completar|terminar|finalizar|ayudar\w*|continuar)\b|"
+    r"non (?:sono riuscit[oa] a|posso) (?:completare|terminare|aiutar\w*)\b|"
+    r"não (?:consegui|posso) (?:completar|concluir|terminar|ajud\w+)\b|"
+    r".{0,30}(?:完了できません|お手伝いできません|无法完成|無法完成|无法协助|無法協助|无法提供帮助))",
+    re.IGNORECASE,
+)
+"""What an agent says that did not do its task; what it did not find is an answer."""
 _FIRST = r"(?:(?:ok(?:ay)?|alright|sure|great|perfect|first|now|next|then|so|hmm)[,!.]? )?"
 _WILL = r"i(?:['’]ll| will| need to| have to| must|['’]m going to| am going to)"
 _LOOK = (
@@ -107,8 +126,8 @@ _LOOK = (
 _NEXT = compile_late(
     rf"\W{{0,9}}(?:{_FIRST}(?:let me|let['’]s|let us|{_WILL}){_LOOK}|{_FIRST}i(?:['’]ll| will) (?:now|first|next) |"
     rf"(?:(?:great|ok(?:ay)?),? )?(?:now|next),? (?:{_WILL}|let me) |"
-    r"i(?:['’]m| am) (?:now )?(?:looking|checking|searching|working|waiting) |(?:still )?(?:working on|looking into) "
-    r"(?:it|this|that)\W{0,9}\Z|\w{3,20}ing\b[^:;]{0,60}(?:\.\.\.|…)\W{0,9}\Z|"
+    r"i(?:['’]m| am) (?:now |still )?(?:looking|checking|searching|working|waiting) |"
+    r"(?:still )?(?:working on|looking into) (?:it|this|that)\W{0,9}\Z|\w{3,20}ing\b[^:;]{0,60}(?:\.\.\.|…)\W{0,9}\Z|"
     r"(?:give me|one|just a) (?:a )?(?:moment|second|minute)(?: to|,? please|[,.!…]|\Z)|"
     r"(?:please )?hold (?:on|while)\b|stand by\W{0,9}\Z|"
     r"ich (?:werde|will|muss) (?:jetzt|nun|zuerst|als nächstes)\b|ich (?:prüfe|überprüfe|schaue|sehe|suche) |"
@@ -252,7 +271,9 @@ def _is_open(sentence: str) -> bool:
     """Return whether a sentence only asks, or says what is missing or to come."""
     if _CONTENT.search(sentence):
         return False
-    return bool(_QUESTION.search(sentence[-40:]) or _NEXT.match(sentence) or _ASKS.match(sentence))
+    return bool(
+        _QUESTION.search(sentence[-40:]) or _NEXT.match(sentence) or _ASKS.match(sentence) or _GIVES_UP.match(sentence)
+    )
 
 
 def _is_empty(value: Any) -> bool:

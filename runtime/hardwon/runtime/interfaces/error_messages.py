@@ -3,35 +3,23 @@
 A title or an answer has the same words elsewhere: "Access denied" is a failure, "Access denied page design" is none.
 """
 
-from hardwon.memory.patterns import compile_late
+from collections.abc import Sequence
+
+from hardwon.memory.patterns import compile_late, read_table
 
 
 def _split(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+_WORDS = read_table(__file__, "error_messages.toml")["words"]
 _TOKEN = compile_late(r"[A-Za-z0-9_]+(?:['’.][a-z]+)*|[^\w\s]")
 _CLAUSE_END = frozenset(".!,:;()[]?")
 _BEFORE_CLAUSE = frozenset([*".!,:;()[]", "but", "and", "because"])
-_SUBJECTS = _split("""
-    access account action address agent api app application argument auth authentication booking build call card
-    certificate command compilation connection container credentials deadline deployment device download execution file
-    function host input job key limit limits login navigation operation order page parameter password path payment
-    permission process query quota rate refund retries request reservation response resource server service session
-    signal socket ssl step task timeout token tool transaction update upload url use user validation verification
-""")
-_REFUSED = _split("""
-    aborted crashed declined denied exceeded expired failed forbidden halted interrupted invalid killed limited locked
-    malformed missing refused rejected revoked suspended terminated unauthorized unauthorised unavailable unreachable
-    unsuccessful
-""")
-"""Predicates that mean failure after a word for a call, or alone."""
+_SUBJECTS = _split(" ".join(_WORDS["subjects"]))
+_REFUSED = _split(" ".join(_WORDS["refused"]))
 _LINKS = _split("- after as at because by due during for from in of on to waiting when while with")
-_WRONG = _split("""
-    duplicate illegal incorrect wrong insufficient invalid malformed missing unexpected unknown unrecognized
-    unrecognised unsupported
-""")
-"""Beginnings of a complaint about the call."""
+_WRONG = _split(" ".join(_WORDS["wrong"]))
 _CANNOT = frozenset(["cannot", "can't", "can’t", "couldn't", "couldn’t", "unable"])
 _DETERMINERS = _split("a an the your is are")
 _DEFINING = _split("is are was were of")
@@ -41,25 +29,8 @@ _DOERS = _split(
 )
 _ASKING = _split("how what why when where whether which if that who guide tutorial")
 _NOT = _split("not doesn't doesn’t don't don’t isn't isn’t wasn't aren't aren’t didn't nor")
-_STATES = _split("""
-    attached clickable interactable visible accessible accepted allowed apply authorized authorised belong connect
-    defined enabled enough exist found implemented logged permitted possible match recognized recognised registered
-    respond supported valid verified work
-""")
-_PHRASES = (
-    "went wrong", "timed out", "encountered an error", "too many requests", "rate limit exceeded", "rate limited",
-    "no permission", "you don't have access", "please log in", "already taken", "already in use", "no longer available",
-    "no longer valid", "down for maintenance", "connection lost", "connection was lost", "lost connection",
-    "please sign in", "must be logged in", "must log in", "please provide", "please specify", "please try again",
-    "no such ", "no route to host", "no space left", "name resolution", "deadlock detected", "syntax error",
-    "unknown authority", "not a directory", "not a function", "service not known", "user rejected",
-    "rejected by the user", "interrupted by", "want to proceed", "input should be", "not be empty", "out of range",
-    "out of memory", "out of bounds", "division by zero", "has no attribute", "invalid literal", "not callable",
-    "not iterable", "not subscriptable", "positional argument", "unexpected keyword", "depth exceeded",
-    ": connection refused", ": permission denied", ": operation not permitted", "file exists", ": is a directory",
-    "with this id", "with that id", "tool named", "not recognized as",
-)  # fmt: skip
-"""Phrases of the messages of exceptions and services, wherever they stand."""
+_STATES = _split(" ".join(_WORDS["states"]))
+_PHRASES = tuple(_WORDS["phrases"])
 _SYSTEM_CODE = compile_late(
     r"\bE(?:CONN\w+|NOENT|ACCES|PERM|EXIST|TIMEDOUT|PIPE|NOTFOUND|AI_\w+|HOSTUNREACH|ISDIR|NOTDIR|NOSPC|ADDR\w+|BUSY)\b|"
     r"\bERR_[A-Z]\w+|\((?:[A-Z]\w*(?:Error|Exception))\)\s*\Z|\A[❌✗✘⛔🚫]"
@@ -69,15 +40,25 @@ _STATEMENT = compile_late(
     r"\b(?:lacks?|(?:do|does|did)(?: not|n['’]t) have|ha(?:s|ve) no) (?:\w+ ){0,4}"
     r"(?:permissions?|privileges?|rights)\b|"
     r"\b(?:api|call|daily|hourly|message|monthly|plan|rate|request|token|usage) limit (?:has been |was |is )?reached\b|"
-    r"\Abad (?:api key|credentials|password|request|token|username)\b|"
+    r"\Abad (?:api key|credentials|password|request|token|username)\b|: not found\W*\Z|"
+    r"\bis not an? \w+ command\b|\Aservice \S+ is not running\b|"
+    r"\bconnection to \S.{0,80} (?:was |has been )?(?:closed|lost|refused|reset)\b|"
     r"\A(?:(?:the|this|your) )?(?:access|action|call|content|message|request)? ?(?:was |is |has been )?"
     r"blocked(?: by\b|\W*\Z)"
 )
 """Statements about the right or the state that a call lacks, in lower case."""
 _BETWEEN = compile_late(r"\b(not|\w+n['’]t) (?:been|currently|yet)\b")
 """Words between a negation and what did not happen."""
+_NAME = compile_late(r"(?<![\w.])[\w.]{1,60}/[\w.]{1,60}-[\w.-]{1,60}")
+"""The name of an object, such as `job.batch/failed-cleanup`."""
 _CLEARED = compile_late(
-    r"\b(?:confirmed|fixed|resolved|corrected|how to|finished|none|(?<!not )success(?:ful|fully)?)\b|"
+    r"\b(?:confirmed|fixed|resolved|corrected|how to|finished|none|skipping)\b|"
+    r"\b(?<!not )(?:granted|success(?:ful|fully)?)\b|"
+    r"\b(?:error|fail|invalid|missing|reject|skip)\w*(?: \w+)?\s*[:=]\s*0\b|"
+    r"\b(?:cleaned|deleted|dropped|ignored|removed|skipped)\W{0,3}\d|"
+    r"\b(?:according to|(?:says|said|writes|wrote) the)\b|"
+    r"\b(?:caller|client|customer|guest|patient|user)s? (?:claim|complain|report|said|say|wrote|write)"
+    r"(?:s|ed)?\b|"
     r"\b(?:no|0|nothing) (?:\w+ )?"
     r"(?:errors?|failures?|results?|matches|issues|problems|changes|messages|conflicts|found)\b"
 )
@@ -85,21 +66,26 @@ _CLEARED = compile_late(
 
 def is_failure_message(sentence: str) -> bool:
     """Return whether an English sentence says that a call failed."""
-    tokens, text = _TOKEN.findall(_BETWEEN.sub(r"\1", sentence)), sentence.lower()
+    text = sentence.lower()
+    cased = _BETWEEN.sub(r"\1", sentence) if "t " in text else sentence
+    tokens = _TOKEN.findall(_NAME.sub("it", cased) if "/" in cased else cased)
+    words = list(map(str.lower, tokens))
     is_failure = (
         _SYSTEM_CODE.search(sentence) is not None
         or (
             (any(phrase in text for phrase in _PHRASES) or _STATEMENT.search(text) is not None)
-            and _ASKING.isdisjoint(map(str.lower, tokens))
+            and _ASKING.isdisjoint(words)
         )
-        or any(_is_verdict(tokens, n) for n, token in enumerate(map(str.lower, tokens)) if token in _VERDICTS)
+        or (
+            not _VERDICTS.isdisjoint(words)
+            and any(_is_verdict(tokens, words, n) for n, word in enumerate(words) if word in _VERDICTS)
+        )
     )
     return is_failure and _CLEARED.search(text) is None
 
 
-def _is_verdict(cased: list[str], n: int) -> bool:
+def _is_verdict(cased: Sequence[str], tokens: Sequence[str], n: int) -> bool:
     """Return whether the word at a place is the verdict of the first clause; the name of a program may precede it."""
-    tokens = [token.lower() for token in cased]
     word, after = tokens[n], tokens[n + 1] if n + 1 < len(tokens) else "."
     start = max((at for at in range(n) if tokens[at] in _BEFORE_CLAUSE), default=-1) + 1
     before, has_subject = tokens[start:n], not _SUBJECTS.isdisjoint(tokens[start:n])

@@ -66,6 +66,20 @@ _BEGINNING = compile_late(
             r"(?: http)?(?: status)?(?: code)? [45]\d\d\b",
             r"(?:fatal|panic): |make\S*: \*\*\*|npm err(?:!|or )|fail\t|"
             r"segmentation fault|connection (?:refused|reset|closed)",
+            r"(?-i:error [A-Z][a-z'’]+ )|cmake error\b|(?:auto-merging \S+\n)*conflict \([\w/]+\): ",
+            r"[\w-]+: exiting with failure|(?:\S{0,40}/)?ld: (?:cannot|can't|undefined|error|library)",
+            r"! \w.{0,200}\n(?:.{0,200}\n){0,3}?l\.\d+ |[45]\d\d[ -][45]\.\d{1,3}\.\d{1,3} |rsync error: ",
+            r"go: \S+: (?:cannot|invalid|module|no |reading|unknown)|\S{1,120}:\d+\n[ \t]+throw ",
+            r"(?:# \S+\n)?\S{1,80}\.go:\d+:\d+: (?:cannot|declared|invalid|missing|not enough|syntax error|too many|"
+            r"undefined|\S+ (?:declared|imported|redeclared))",
+            r"(?-i:[A-Z][a-z]\w*(?:Denied|Exceeded|Failed|NotFound|Unavailable)): |error response from daemon: ",
+            r"(?-i:E: [A-Z]|(?:ERROR|FAILED) \S+ - \w)|msg \d+, level 1[1-9]\b|bus error\b",
+            r"undefined(?:: \w| reference to )|package \S+ is not in std|failures:\n",
+            r"=+ (?:\d+ \w+, ){0,6}\d+ (?:failed|errors?)\b|sed: -e expression #",
+            r"(?!info|name|note|re|result|state|status|subject|title|warning)(?-i:[a-z][\w.+-]{0,20}): "
+            r"(?:\S{1,60}: )?(?:error (?:processing|\()|illegal|invalid (?:argument|choice|option)|missing|must be|"
+            r"unrecognized|unterminated)\b",
+            r"usage: .{0,200}(?:\n.{0,200}){0,8}?\n[\w./-]{1,60}: error: ",
         )
     )
     + ")",
@@ -99,13 +113,34 @@ _FIELDS = compile_late(r"\s*(?:\w+\()?(?:\w+=|(?:success|ok|succeeded|status|sta
 """Beginning of an object that was printed, such as `Answer(success=False, error='no such order')`."""
 _FIELD = compile_late(
     r"\b(?:(?:(?P<ok>(?:is_)?(?:success(?:ful)?|ok)|succeeded)|is_?error|failed|error(?:_message)?)(?:=|: )"
-    r"(?P<value>True|False|(?<==)['\"]\S)|(?:status|state)(?:=|: )['\"]?(?:error|fail(?:ed|ure)?)\b)",
+    r"(?P<value>True|False|(?<==)['\"]\S)|(?:status|state)(?:=|: )['\"]?(?:error|fail(?:ed|ure)?)\b(?! \w+ ?[:=]))",
     re.IGNORECASE,
 )
 _LEVEL = compile_late(
     r"^\W{0,3}(?:[\d:.,TZ/+-]+ )*\W?(?:trace|debug|info|notice|warn(?:ing)?|error|fatal)\b", re.I | re.M
 )
 """A line of a log."""
+_WARNED = compile_late(
+    r"(?:(?:hint|notice|warning): .{0,300}\n(?:[ \t|].{0,300}\n|\n){0,20}){1,20}(?:error|fatal)(?:\[\w{1,10}\])?: ",
+    re.IGNORECASE,
+)
+"""The end of a program after its warnings."""
+_MATCH = compile_late(r"[\w./-]{1,80}\.\w{1,6}:\d+[:-](?!(?:\d+:)? ?(?:fatal )?error\b)", re.IGNORECASE)
+"""A line that was searched for, with its place."""
+_IS_ERROR = compile_late(r"(?:error|fatal|(?-i:info))\Z", re.IGNORECASE)
+"""The level of a program that goes on with its complaint, with neither a time nor brackets as in a log."""
+_SUMMARY = compile_late(
+    r"^\W{0,4}(?:[1-9]\d* problems? \([1-9]\d* errors?\b|[1-9]\d* errors?(?:,| and) \d+ warnings?\b|"
+    r"found [1-9]\d* errors?(?: in \d+ files?\b|\.?$)|tests?: +[1-9]\d* failed\b|[1-9]\d* (?:failed|failing), \d+ pass|"
+    r"(?:\[error\]|\[info\])? ?build fail(?:ed|ure)\W*$|\S{1,80} +: ok=\d.{1,60}\b(?:failed|unreachable)=[1-9])",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The last lines of a check that found errors, or of a build or a run of many steps that failed."""
+_TITLE = compile_late(
+    r"\W{0,3}(?:(?:[Bb]ug|[Cc]ase|[Ee]pic|[Ii]ncident|[Ii]ssue|[Ss]tory|[Tt]ask|[Tt]icket|PR|MR) #?[\w-]{1,20}|"
+    r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9})[:)]? (?:[-–—] )?[A-Z]\w* \w"
+)
+"""A record with its number and its title, which is data."""
 _EXIT_CODE = compile_late(
     r"^\W{0,3}(?:(?:(?:the )?(?:process|command|container|job|script|program)|\S{1,40}:) )?"
     r"(?:(?:exited|finished|failed|ended|"
@@ -126,20 +161,31 @@ def reports_failure(text: str) -> bool | None:
     head = text[: TUNING.error_head].lstrip("\ufeff \t\r\n")
     if _CODE.fullmatch(text):  # a code such as PERMISSION_DENIED
         head = text = text.replace("_", " ")
-    code = _EXIT_CODE.search(head) or _EXIT_CODE.search(text[-TUNING.error_head :])
+    tail = text[-TUNING.error_head :]
+    is_block = "\n" in text  # the patterns of several lines are not tried on one line
+    code = _EXIT_CODE.search(head) or (_EXIT_CODE.search(tail) if len(tail) < len(text) else None)
     if code is not None:
         return int(code[1]) != 0
     if _FIELDS.match(head) and (field := _FIELD.search(text[: 4 * TUNING.error_head])) is not None:
         return (field["ok"] is None) == (str(field["value"]).lower() != "false")
-    if len(_LEVEL.findall(text[: 4 * TUNING.error_head])) > 1:
+    if _WARNED.match(head) is not None or _SUMMARY.search(tail) is not None:
+        return True
+    levels = _LEVEL.findall(text[: 4 * TUNING.error_head]) if is_block else ()
+    if len(levels) > 1 and not all(_IS_ERROR.match(level.strip()) for level in levels):
         return None
     if _FINDING.match(head) is not None:
         return None
-    if _BEGINNING.match(head) is not None or _ENDS_IN_TRACE.search(text[-4 * TUNING.error_head :]) is not None:
+    is_trace = is_block and _ENDS_IN_TRACE.search(text[-4 * TUNING.error_head :]) is not None
+    if is_trace or _BEGINNING.match(head) is not None:
         return True
     if head.startswith("<"):
         return True if _MARKUP.match(head) else None
-    if len(text) > TUNING.max_message or text.strip().count("\n") > 2:
+    if (
+        len(text) > TUNING.max_message
+        or _TITLE.match(head) is not None
+        or text.strip().count("\n") > 2
+        or _MATCH.match(head) is not None
+    ):
         return None
     return _is_message(text) or None
 

@@ -82,7 +82,7 @@ class Recaller(Protocol):
 
 @runtime_checkable
 class Router(Protocol):
-    """A recaller that decides in every episode from which stores it recalls."""
+    """Decides in every episode from which stores it recalls."""
 
     def choose(self, episode: str, environment: str, *, tries: bool) -> Mapping[str, bool]:
         """Return for each store whether this episode recalls from it; the answer is recorded with the episode."""

@@ -37,9 +37,12 @@ _ERRORS = (
     "fault",
     "exception",
     "errormessage",
+    "errormessages",
     "errormsg",
     "errordescription",
     "errorcode",
+    "errorlist",
+    "odata.error",
     "errno",
     "errcode",
     "traceback",
@@ -47,7 +50,7 @@ _ERRORS = (
 """Fields that are empty unless the call failed."""
 _MESSAGES = ("errormessage", "errormsg", "errordescription", "message", "msg", "detail", "reason", "description")
 _OUTPUTS = ("stderr", "output", "stdout", "content", "text", "result", "data", "response", "body", "title", "code")
-_VERDICTS = ("status", "state", "result", "outcome", "type", "kind")
+_VERDICTS = ("status", "state", "result", "outcome", "type", "kind", "resultcode", "responsestatus", "code")
 """Fields whose word may be the verdict about the call."""
 _BAD_WORDS = frozenset(["error", "failed", "failure", "fail", "errored", "exception", "unsuccessful"])
 _GOOD_WORDS = frozenset(["ok", "success", "succeeded", "successful"])
@@ -112,8 +115,18 @@ def _judge_sequence(values: list[Any] | tuple[Any, ...], depth: int) -> str | No
     block = values[0] if values else None
     if values and all(isinstance(part, Mapping) and False in _read_flags(_rename(part)) for part in values):
         return _find_words(block, depth)  # a batch of which nothing worked
+    if values and all(isinstance(part, Mapping) and _is_complaint(_rename(part)) for part in values):
+        return _find_words(block, depth)
     named = block if isinstance(block, Mapping) else _read_attributes(block)
     return _judge(named["text"], depth - 1) if isinstance(named.get("text"), str) else None
+
+
+def _is_complaint(named: Mapping[str, Any]) -> bool:
+    """Return whether an object is a message with the code of an error, or with the place of a wrong value."""
+    is_coded = {"errorcode", "message"} <= {*named} <= {"errorcode", "message", "fields", "statuscode", "detail"}
+    place = named.get("loc", named.get("path"))
+    is_placed = isinstance(place, list) and ({"msg", "type"} <= {*named} or {"message", "code"} <= {*named})
+    return is_coded or is_placed
 
 
 def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:

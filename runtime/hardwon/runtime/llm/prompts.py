@@ -370,7 +370,7 @@ def find_call(text: str) -> str | None:
     return next(
         (
             json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
-            for value in _find_objects(strip_reasoning(text))
+            for value in find_objects(strip_reasoning(text))
             if _parse_call(value) is not None
         ),
         None,
@@ -379,7 +379,7 @@ def find_call(text: str) -> str | None:
 
 def find_numbers(text: str, key: str) -> list[int]:
     """Return the whole numbers above 0 that a JSON object of an answer lists under a key, each once, in order."""
-    numbers = [value.get(key) for value in _find_objects(strip_reasoning(text)) if isinstance(value, Mapping)]
+    numbers = [value.get(key) for value in find_objects(strip_reasoning(text)) if isinstance(value, Mapping)]
     listed = next((value for value in numbers if isinstance(value, list)), [])
     return sorted({number for number in listed if type(number) is int and number > 0})
 
@@ -396,7 +396,7 @@ def _find_action(text: str) -> str:
 
 def _find_marked(text: str) -> Iterator[str]:
     """Yield the parts of the answer that are marked as its action, most explicit first."""
-    for value in _find_objects(text):
+    for value in find_objects(text):
         if (action := _parse_call(value)) is not None:
             yield action
     yield from (_unwrap(label) for label in _LABEL.findall(text)[:1])
@@ -432,15 +432,15 @@ def _unwrap(text: str) -> str:
     return text
 
 
-def _find_objects(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects in a text in order, except arguments as in `book(who={...})`."""
+def find_objects(text: str, *, in_calls: bool = False) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects in a text in order; those in arguments, as in `book(who={...})`, only if wanted."""
     decoder, at = json.JSONDecoder(), text.find("{")
-    # Maximum positions in an answer at which a JSON object is tried.
+    # Bounds the time for a text of many braces: each failed attempt may read it to the end.
     for _ in range(50):
         if at < 0:
             return
         end = at + 1
-        if not {"(", "="} & set(text[text.rfind("\n", 0, at) + 1 : at]):
+        if in_calls or not {"(", "="} & set(text[text.rfind("\n", 0, at) + 1 : at]):
             with contextlib.suppress(ValueError, RecursionError):
                 value, end = decoder.raw_decode(text, at)
                 yield value
@@ -454,7 +454,7 @@ def _parse_call(value: Mapping[str, Any]) -> str | None:
     name = _get_first(value, "action", "name", "tool", "command", "number")
     arguments = _get_first(value, "arguments", "args", "parameters", "input", "action_input")
     if isinstance(arguments, str):
-        arguments = next(_find_objects(arguments), arguments)
+        arguments = next(find_objects(arguments), arguments)
     if isinstance(name, str) and isinstance(arguments, Mapping):
         return call_text(name, arguments)
     if arguments is not None or isinstance(name, bool) or not isinstance(name, (str, int)):

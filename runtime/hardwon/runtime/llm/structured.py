@@ -9,7 +9,6 @@ answer then has no value, and `problem` names the reason.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 50_000
 """Number of characters of an answer that are parsed."""
-# Everything up to the last closing tag, because some servers send no opening one, or an unclosed thought.
-_THOUGHT = re.compile(r"^.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.S | re.I)
 
 T = TypeVar("T")
 
@@ -124,30 +121,15 @@ def _find_objects(parsed: Any, message: Any, answer: str, required: list[str]) -
     candidates = [
         parsed,
         *(call["args"] for call in getattr(message, "tool_calls", None) or ()),
-        *_find_in_text(answer),
+        *prompts.find_objects(answer, in_calls=True),
     ]
     for value in candidates:
         if isinstance(value, Mapping) and all(name in value for name in required):
             yield value
 
 
-def _find_in_text(text: str) -> Iterator[Any]:
-    decoder, at = json.JSONDecoder(), text.find("{")
-    # Bounds the time for a text of many braces: each failed attempt may read it to the end.
-    for _ in range(50):
-        if at < 0:
-            return
-        end = at + 1
-        try:
-            value, end = decoder.raw_decode(text, at)
-            yield value
-        except (ValueError, RecursionError):
-            pass
-        at = text.find("{", end)
-
-
 def _extract_text(message: Any) -> str:
-    text = _THOUGHT.sub("", str(message.text))[:MAX_ANSWER]
+    text = prompts.strip_reasoning(str(message.text))[:MAX_ANSWER]
     for call in getattr(message, "tool_calls", None) or ():
         text = text or json.dumps(call["args"], default=str)[:MAX_ANSWER]
     return text.encode("utf-8", "ignore").decode()

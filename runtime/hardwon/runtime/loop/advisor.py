@@ -42,19 +42,23 @@ class Advisor:
         return self.is_trying and is_withheld(episode, item_id)
 
     def withhold(
-        self, recollection: Recollection, episode: str, *, is_measured: bool = False
+        self, recollection: Recollection, episode: str, *, is_measured: bool | None = None
     ) -> tuple[Recollection, DrawnItems]:
         """Return the recollection without what is withheld in an episode, and what was drawn.
 
         Args:
             recollection: What was recalled.
             episode: The name that seeds the episode's draws.
-            is_measured: Whether all advice may be withheld, to measure what it is worth.
+            is_measured: In a run of a user's own agent, whether all advice may be withheld, to measure what it is
+                worth. Such a run has all of it otherwise. None for an episode in an environment.
         """
-        recollection, advice = without_advice(recollection, episode, is_measured=is_measured)
+        recollection, advice = without_advice(recollection, episode, is_measured=bool(is_measured))
         get = self.library.items.get if self.is_trying else None
-        kept, drawn = without(recollection, lambda ref: self.is_withheld(episode, ref), get)
-        return kept, replace(drawn, masked=(*drawn.masked, *advice.masked), advice=advice.advice)
+        kept, drawn = without(
+            recollection, lambda ref: self.is_withheld(episode, ref), get, is_whole=is_measured is not None
+        )
+        drawn = drawn.joined(advice.withheld, advice.masked)
+        return kept, replace(drawn, advice=advice.advice)
 
     def advise(self, occasion: Occasion, context: Context) -> Advice:
         """Ask the guidance for a hint."""

@@ -30,8 +30,8 @@ class Ruling:
 
     @property
     def warned(self) -> bool:
-        """Return whether the call runs although guardrails forbid it."""
-        return self.runs and bool(self.verdict.items)
+        """Return whether the call runs although guardrails forbid it, or a remedy says what it needs first."""
+        return self.runs and bool(self.verdict.items or self.verdict.item_id)
 
     @property
     def why(self) -> Reasons:

@@ -32,8 +32,6 @@ from .holdout import DrawnItems
 from .nodes import ROUTES, TARGETS
 from .state import EpisodeState, StateUpdate
 
-FORMER_MODULE = "hardwon.memory.records"
-"""Where the records of the memory were defined when it was one module."""
 STAGES = (
     "begin",
     "observe",
@@ -123,8 +121,6 @@ def _allow_records(checkpointer: Any) -> Any:
     if not isinstance(serde, JsonPlusSerializer):
         return checkpointer
     allowed = [(record.__module__, record.__name__) for record in RECORDS]
-    # Checkpoints of earlier versions name the package, which still exports the records.
-    allowed += [(FORMER_MODULE, name) for module, name in allowed if module.startswith(FORMER_MODULE)]
     # A serializer with an allowlist returns an extended copy; one that allows everything returns itself.
     if serde.with_msgpack_allowlist([("hardwon", "anything")]) is not serde:
         return checkpointer.with_allowlist(allowed)

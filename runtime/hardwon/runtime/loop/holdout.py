@@ -48,7 +48,7 @@ def is_forced(episode: str, t: int, replans: int) -> bool:
 
 
 def without_advice(recollection: Recollection, episode: str, *, is_measured: bool) -> tuple[Recollection, DrawnItems]:
-    """Remove everything that would be shown if all advice is withheld in an episode.
+    """Remove everything that would be shown if all advice is withheld in an episode, which measures each item, too.
 
     Without a measurement, advice that does harm is withheld always.
     """
@@ -61,18 +61,32 @@ def without_advice(recollection: Recollection, episode: str, *, is_measured: boo
     is_drawn = is_measured and is_withheld(episode, ADVICE)
     if is_drawn == is_off:
         return recollection, DrawnItems(masked=masked, advice="shown" if is_measured else None)
-    return Recollection(), DrawnItems(masked=masked, advice="withheld" if is_measured else None)
+    if not is_measured:
+        return Recollection(), DrawnItems()
+    return Recollection(), DrawnItems(_list_fitting(recollection), masked, "withheld")
+
+
+def _list_fitting(recollection: Recollection) -> tuple[str, ...]:
+    """Return the ids of the items that would be shown; active guardrails are in force in any case."""
+    in_force = {*recollection.masked, *(item.id for item in recollection.guardrails)}
+    fitting = (hit.what.id for hit in recollection.items if isinstance(hit.what, Item))
+    return tuple(ref for ref in fitting if ref not in in_force)
 
 
 def without(
-    recollection: Recollection, is_held_back: Callable[[str], bool], get: Callable[[str], Item] | None = None
+    recollection: Recollection,
+    is_held_back: Callable[[str], bool],
+    get: Callable[[str], Item] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> tuple[Recollection, DrawnItems]:
-    """Remove withheld items from a recollection; active guardrails always stay."""
-    in_trial = set(recollection.masked)
+    """Remove withheld items from a recollection; active guardrails always stay.
+
+    Where all advice is measured together, no item is withheld besides, so that nine of ten episodes have all of it.
+    """
+    fitting = () if is_whole else _list_fitting(recollection)
     recollection, left, masked = _add_tried(recollection, is_held_back, get) if get else (recollection, (), ())
-    in_force = {item.id for item in recollection.guardrails}
-    fitting = [hit.what.id for hit in recollection.items if isinstance(hit.what, Item)]
-    withheld = tuple(ref for ref in fitting if ref not in in_force and ref not in in_trial and is_held_back(ref))
+    withheld = tuple(filter(is_held_back, fitting))
     if not withheld:
         return recollection, DrawnItems(left, masked)
     kept = (hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld)

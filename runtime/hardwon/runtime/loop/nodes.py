@@ -198,8 +198,8 @@ class Nodes(AdvisingNodes):
         return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
     def _record_override(self, episode: EpisodeState, action: str) -> StateUpdate:
-        item_id = self.library.check(episode["state"], action).item_id if self.settings.guardrails else None
-        return {"overrode": (item_id,)} if item_id else {}
+        items = self.library.check(episode["state"], action).items if self.settings.guardrails else ()
+        return {"overrode": items[:1]} if items else {}
 
     def _list_forbidden(self, episode: EpisodeState) -> dict[str, str]:
         checks = {action: self.library.check(episode["state"], action) for action in episode["actions"]}

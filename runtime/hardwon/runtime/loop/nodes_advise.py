@@ -39,7 +39,7 @@ class AdvisingNodes:
     settings: Settings
     live: Mapping[str, LiveEpisode]
     planner: Planner | None = None
-    recaller: Recaller | None = None
+    recaller: Recaller | Router | None = None
 
     def _choose_stores(self, episode: EpisodeState) -> StateUpdate:
         """Return from which stores the episode recalls, if the recaller decides so in every episode."""

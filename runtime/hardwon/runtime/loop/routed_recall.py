@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from hardwon.memory import Estimate, ExperienceLibrary, Hit, Item, Outcome, Reasons, Recollection, State, Step
 from hardwon.memory.errors import ConfigError, HardwonError
 from hardwon.memory.records.episodes import read_outcome
-from hardwon.memory.retrieval.request import Level
 from hardwon.runtime.interfaces.extension import Recaller
 from hardwon.runtime.interfaces.methods import METHODS
 
@@ -85,22 +85,6 @@ class RoutedRecall:
         stores = {name: store for name, store in self._stores.items() if chosen.get(name)}
         return MergedRecall(self._library, stores) if stores else self._library
 
-    def recall(
-        self,
-        state_or_text: State,
-        *,
-        k: int = 5,
-        budget_tokens: int | None = None,
-        level: Level = "step",
-        actions: Mapping[str, str] | None = None,
-        after: str | None = None,
-    ) -> Recollection:
-        """Return what all stores recall."""
-        every = self.limit_to(dict.fromkeys(self._stores, True))
-        return every.recall(
-            state_or_text, k=k, budget_tokens=budget_tokens, level=level, actions=actions, after=after
-        )  # fmt: skip
-
 
 @dataclass(slots=True)
 class MergedRecall:
@@ -117,17 +101,13 @@ class MergedRecall:
         *,
         k: int = 5,
         budget_tokens: int | None = None,
-        level: Level = "step",
-        actions: Mapping[str, str] | None = None,
-        after: str | None = None,
+        **options: Any,
     ) -> Recollection:
         """Return the merged answers. The budget of tokens is divided among the stores."""
         share = None if budget_tokens is None else budget_tokens // (1 + len(self.stores))
 
         def ask(recaller: Recaller) -> Recollection:
-            return recaller.recall(
-                state_or_text, k=k, budget_tokens=share, level=level, actions=actions, after=after
-            )  # fmt: skip
+            return recaller.recall(state_or_text, k=k, budget_tokens=share, **options)
 
         elsewhere = []
         for name, store in sorted(self.stores.items()):

@@ -9,10 +9,9 @@ answered from the bank. This module runs no episodes.
 """
 
 import asyncio
-import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -36,7 +35,6 @@ _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 T = TypeVar("T")
 StepOutcome = tuple[State, float, bool, Info]
-Summarise = Callable[[Step], str | Awaitable[str]]
 """Maps a step to its key."""
 OnTeamEvent = Callable[["TeamEvent"], None]
 
@@ -104,7 +102,6 @@ class BankClient:
         team: str,
         admission: SharingPolicy,
         *,
-        summarise: Summarise = build_key,
         value: Callable[[Sequence[Step]], str] = get_value,
         watch: OnTeamEvent = lambda event: None,
         threads: bool = True,
@@ -112,7 +109,7 @@ class BankClient:
         """Create a client."""
         self.team = team
         self._bank, self._admission, self._watch = bank, admission, watch
-        self._summarise, self._value, self._threads = summarise, value, threads
+        self._value, self._threads = value, threads
         self._entries: list[Entry] = []
         self._costs: list[float] = []
         self.shared: list[Shared] = []
@@ -161,8 +158,7 @@ class BankClient:
         self._watch(TeamEvent(self.team, "step", step.action))
         if self._bank is None:
             return
-        summary = self._summarise(step)
-        key = shorten(await summary if inspect.isawaitable(summary) else summary)
+        key = build_key(step)
         await self.look()  # the decision depends on the keys that are already in the bank
         costs = self._costs
         mean = sum(costs) / len(costs) if costs else 0.0
@@ -203,7 +199,6 @@ class BankClient:
     async def find_answer(self, action: str) -> Entry | None:
         """Return the first entry of another team whose key starts with this call; None if there is none."""
         await self.look()
-        # The form of `build_key`; with a `summarise` that omits the call, nothing is answered from the bank.
         prefix = f"{' '.join(action.split())} -> "
         return next(
             (entry for entry in self._entries if entry.team != self.team and entry.key.startswith(prefix)), None

@@ -32,9 +32,7 @@ from .sharing import (
     Shared,
     SharedEnvironment,
     SharedPolicy,
-    Summarise,
     TeamEvent,
-    build_key,
     get_value,
 )
 from .sharing_policy import RuleAdmission, SharingPolicy
@@ -169,8 +167,6 @@ class Team:
         first: bool = True,
         keep: bool = False,
         name: str | None = None,
-        summarise: Summarise = build_key,
-        value: Callable[[Sequence[Step]], str] | None = None,
         access: Access = "pull",
         watch: OnTeamEvent = lambda event: None,
     ) -> None:
@@ -187,9 +183,6 @@ class Team:
             keep: Whether to offer the entries that helped the first success to the library's curator.
             name: Prefix of the member names, followed by a number. The name identifies a team in the bank, so by
                 default it is unique if other processes may use the same bank.
-            summarise: Maps a step to its key.
-            value: Maps the steps of an episode so far to what readers get for the last one. None takes the admission's
-                own method `value` if it has one, as a trained admission does, and otherwise the last observation.
             access: "pull" shows a policy the keys of other teams and lets it pull values by an action. "show" pulls
                 what fits the task and shows it as guidance, for a policy that was trained alone.
             watch: Called with every event.
@@ -205,8 +198,9 @@ class Team:
         self._admission: SharingPolicy = admission or RuleAdmission()
         self._aggregate: Aggregate = aggregate
         self._first, self._keep = first, keep
-        self._summarise, self._watch = summarise, watch
-        self._value = value or getattr(self._admission, "value", None) or get_value
+        self._watch = watch
+        # what readers get for a step: a trained admission has words of its own for it
+        self._value = getattr(self._admission, "value", None) or get_value
         self._reading: type[SharedPolicy] = SharedPolicy if access == "pull" else ReadingPolicy
         self._runs: dict[str, _Run] = {}
         self._graph: Any = None
@@ -258,9 +252,7 @@ class Team:
             team = copy.copy(agent)
             team._agents, team._is_inner, team._runs, team._graph = [seat.member for seat in seats], True, {}, None
             return _Seat(team, [client for seat in seats for client in seat.clients], seats)
-        client = BankClient(
-            bank, name, self._admission, summarise=self._summarise, value=self._value, watch=self._watch
-        )
+        client = BankClient(bank, name, self._admission, value=self._value, watch=self._watch)
         return _Seat(
             agent.joined(self._reading(agent.policy, client), lambda inner: SharedEnvironment(inner, client)), [client]
         )

@@ -9,7 +9,7 @@ import time
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient as Plain
+from tests.apps.http.local import TestClient, bearer
 
 from hardwon.apps.http.access.auth import LOCAL, Tokens
 from hardwon.apps.http.access.gate import RevocableSocket
@@ -18,22 +18,9 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 
 
-class TestClient(Plain):
-    """A client of this machine's server."""
-
-    __test__ = False
-
-    def __init__(self, app, **options):
-        super().__init__(app, base_url="http://127.0.0.1:8420", **options)
-
-
 @pytest.fixture
 def tokens(empty):
     return Tokens.beside(empty)
-
-
-def bearer(secret):
-    return {"Authorization": f"Bearer {secret}"}
 
 
 def deleted(file):
@@ -189,7 +176,10 @@ def test_open_server_refuses_what_came_through_a_proxy(empty, tokens, header):
         assert client.get("/v1/stats", headers=known).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["[", "[::1", "evil.example", "127.0.0.1@evil.example", "", "127.0.0.1.", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "host",
+    ["[", "[::1", "evil.example:8420", "127.0.0.1@evil.example", "", "127.0.0.1.", "127.0.0.1.evil.example", "0.0.0.0"],
+)
 def test_any_other_name_is_misdirected(empty, host):
     with TestClient(create_app(empty)) as client:
         assert client.get("/v1/stats", headers={"Host": host}).status_code == 421
@@ -199,6 +189,7 @@ def test_any_other_name_is_misdirected(empty, host):
 def test_any_other_origin_is_refused(empty, origin):
     with TestClient(create_app(empty)) as client:
         assert client.get("/v1/stats", headers={"Origin": origin}).status_code == 403
+        assert client.get("/v1/stats", headers={"Origin": "http://127.0.0.1:8420"}).status_code == 200
 
 
 # ---- connections that stay open

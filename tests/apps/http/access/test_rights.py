@@ -35,7 +35,7 @@ READS = [
 ]  # fmt: skip
 LOGS = [
     ("GET", "/v1/items/{item}/history", None), ("GET", "/v1/episodes", None), ("GET", "/v1/episodes/{episode}", None),
-    ("GET", "/v1/episodes/{episode}/segments", None), ("GET", "/v1/steps?id=1", None), ("GET", "/v1/clusters", None),
+    ("GET", "/v1/steps?id=1", None), ("GET", "/v1/clusters", None),
     ("GET", "/v1/export", None), ("GET", "/v1/explain/{item}", None), ("GET", "/v1/guardrails", None),
     ("GET", "/v1/why?about=x", None),
     ("GET", "/v1/runs", None), ("POST", "/v1/recall", {"text": "x", "raw": True}),

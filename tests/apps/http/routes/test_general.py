@@ -108,7 +108,7 @@ def test_recall_is_general_and_keeps_counts_and_outcomes(agent):
     assert planted(answer.text) == []
     assert any(line.startswith("- guardrail: Do not `refund(") for line in told["lines"])
     assert any("Failed in " in line for line in told["lines"])
-    assert any(line.startswith("- `credit(") and "worked in " in line for line in told["lines"])
+    assert any(line.startswith("- remedy: Use `credit(") and "worked in 8 of 8" in line for line in told["lines"])
     assert all(hit["what"]["pre"]["observation"] == "" for hit in told["steps"])
     assert max(len(hit["what"]["why"]["like"]) for hit in told["steps"]) > 1
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from tests import warm
 from tests.memory.fleet.test_shared import settle
-from tests.memory.fleet.test_upkeep import SECRET, connect, fill
+from tests.memory.fleet.test_upkeep import SECRET, fill
 
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, LibraryUnreachable, MissingExtra
 from hardwon.memory.fleet import snapshots
@@ -21,7 +21,6 @@ from hardwon.memory.fleet.storage.sealing import PART, BrokenSeal, seal, unseal
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("cryptography")
-__all__ = ["connect"]
 KEY = bytes(32)
 
 

@@ -11,7 +11,7 @@ from langchain_core.tools import ToolException, tool
 from hardwon.memory import Diagnosis, Failure, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.environments.tools.environment import AnyTool, ToolEnvironment, _extract_text
-from hardwon.runtime.interfaces.types import Environment, Resumable, Tooled
+from hardwon.runtime.interfaces.types import Tooled
 
 
 class BankClient:
@@ -60,12 +60,6 @@ def taken(environment: ToolEnvironment, *actions: str) -> tuple[Step, ...]:
         steps.append(Step(state, action, post, judged, reward, t))
         state = post
     return tuple(steps)
-
-
-def test_it_is_a_resumable_environment(environment):
-    """Both protocols."""
-    assert isinstance(environment, Environment)
-    assert isinstance(environment, Resumable)
 
 
 def test_the_schemas_of_the_tools_are_those_of_their_arguments(environment):

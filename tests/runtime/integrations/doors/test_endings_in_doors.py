@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents.middleware import (
@@ -15,13 +15,15 @@ from langchain.agents.middleware import (
     hook_config,
 )
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from tests.runtime.integrations.scripted import call, create_agent, last, model
 from tests.runtime.interfaces.ending_cases import COMPLETED_REASONS, LIMITS, UNFINISHED_REASONS
 
+from hardwon.memory import Failure
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 
 
@@ -84,6 +86,30 @@ def test_a_whole_answer_is_a_success(library, reason):
 def test_a_limit_that_ends_a_run_politely_is_no_success(library, limit):
     episode = run(library, *(call("act", str(n)) for n in range(9)), middleware=[limit])
     assert (episode.success, episode.score, episode.steps[-1].reward) == (None, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("most", [2, 9])
+def test_a_call_that_a_limit_answers_is_a_failed_one_that_shows_nothing_about_its_tool(library, most):
+    script = [*(call("act", str(n), order=str(n)) for n in range(3)), AIMessage("All is done.")]
+    episode = run(library, *script, middleware=[ToolCallLimitMiddleware(run_limit=most)])
+    failures = [step.diagnosis.failure for step in episode.steps]
+    assert failures == [Failure.NONE, Failure.NONE, Failure.UNAVAILABLE if most == 2 else Failure.NONE]
+    assert episode.success is (most > 2)
+
+
+def test_a_hand_over_to_another_agent_is_no_failure(library):
+    @tool
+    def hand_over(order: str, ref: Annotated[str, InjectedToolCallId]):
+        """Hand over."""
+        return Command(graph=Command.PARENT, goto=END, update={"messages": [ToolMessage("done", tool_call_id=ref)]})
+
+    chat = model(call("hand_over", order="A-1"))
+    agent = create_agent(chat, [hand_over], middleware=[ExperienceMiddleware(library)])
+    team: Any = StateGraph(MessagesState)
+    team.add_node("first", agent)
+    team.add_edge(START, "first")
+    team.compile().invoke({"messages": [("user", "Act.")]})
+    assert (len(last(library).steps), last(library).success) == (1, None)
 
 
 class Polite(AgentMiddleware):

@@ -276,14 +276,6 @@ def test_what_was_put_is_there_when_the_library_is_opened_again(path):
     assert known.created_at <= known.updated_at
 
 
-def test_a_prefix_never_finds_a_neighbour(store):
-    """`acme` is not the beginning of `acme-corp`."""
-    for name in ("acme", "acme-corp", "acme corp", "acm", "acme!", "acmf"):
-        store.put((name, "memories"), "secret", {"of": name})
-    assert [item.value for item in store.search(("acme",))] == [{"of": "acme"}]
-    assert store.list_namespaces(prefix=("acme",)) == [("acme", "memories")]
-
-
 def test_namespaces_of_the_library_are_apart(path):
     with (
         ExperienceLibrary.open(path, namespace="one") as one,
@@ -306,12 +298,6 @@ def test_a_value_put_again_keeps_its_first_time_and_comes_first(store):
     assert (again.created_at, again.value) == (first.created_at, {"n": 1})
     assert again.updated_at > first.updated_at
     assert [item.key for item in store.search(("a",))] == ["old", "new"]
-
-
-def test_two_stores_share_one_file(library, store):
-    with HardwonStore(library) as other:
-        store.put(("a",), "k", {"n": 1})
-        assert [item.value for item in other.search(("a",))] == [{"n": 1}]
 
 
 def test_many_threads_write_at_once(store):
@@ -492,12 +478,6 @@ def test_an_unknown_operator_is_refused(store):
     store.put(("a",), "k", {"n": 1})
     with pytest.raises(ConfigError, match=r"unknown filter operator '\$in'; use one of \$eq, \$ne"):
         store.search(("a",), filter={"n": {"$in": [1]}})
-
-
-def test_a_filter_comes_before_limit_and_offset(store):
-    store.batch([PutOp(("a",), str(n), {"even": n % 2 == 0}) for n in range(20)])
-    found = store.search(("a",), filter={"even": True}, limit=4, offset=5)
-    assert [item.key for item in found] == ["8", "6", "4", "2"]
 
 
 # ---- expiry

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step, Trajectory
-from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
+from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.environments.timeout import Watched
 from hardwon.runtime.environments.tools.environment import ToolEnvironment
@@ -132,29 +132,12 @@ def test_chance_is_the_episodes_own(nodes):
     assert isinstance(nodes.context(episode(recollection=None)).rng, random.Random)
 
 
-def test_a_decision_is_paid_for(nodes):
-    """Its cost is added up."""
-    update = nodes.apply_decision(
-        episode(usage=ModelUsage(1, 1, 1.0, 1)), Decision("wait", usage=ModelUsage(2, 2, 2.0, 1))
-    )
-    assert (update["usage"], update["policy_failure"]) == (ModelUsage(3, 3, 3.0, 2), None)
-
-
 def test_a_failed_decision_is_paid_for_too(nodes):
     """Where the failure says what it cost."""
     failure = PolicyFailure("no idea")
     failure.usage = ModelUsage(5, 0, 0.1, 1)  # type: ignore[attr-defined]
     update = nodes.apply_policy_failure(episode(), failure)
     assert (update["decision"], update["policy_failure"], update["usage"].prompt_tokens) == (None, "no idea", 5)
-
-
-def test_an_undecided_step_is_not_run(nodes):
-    """It is recorded as the policy's failure, without an action."""
-    state = episode(policy_failure="no idea")
-    assert nodes.guard(state) == {}
-    assert ROUTES["guard"](state) == "diagnose"
-    (step,) = nodes.diagnose(state)["steps"]
-    assert (step.action, step.diagnosis.failure, step.diagnosis.evidence) == ("", Failure.POLICY_ERROR, "no idea")
 
 
 def test_three_policy_failures_in_a_row_end_an_episode(nodes):
@@ -192,20 +175,6 @@ def test_too_many_steps_end_an_episode(nodes):
     assert nodes.diagnose(late)["ending"] == "step_limit"
     won = episode(decision=Decision("wait"), outcome=(RED, 1.0, True, {"success": True}), max_steps=1)
     assert nodes.diagnose(won)["ending"] == "success"
-
-
-@pytest.mark.parametrize(
-    ("error", "ending"),
-    [(EnvironmentCrashed("gone"), "environment_crash"), (EnvironmentHung("still"), "environment_hang")],
-)
-def test_a_broken_environment_ends_an_episode_excluded(nodes, rooms, error, ending):
-    """Wherever it breaks; what it said is kept."""
-    nodes.live["t"].environment = rooms(faults={1: error})
-    update = nodes.act(episode(decision=Decision("wait")))
-    assert update == {"ending": ending, "failed": str(error)}
-    assert ROUTES["act"](episode(**update)) == "record"
-    trajectory = nodes.record(episode(**update))["trajectory"]
-    assert (trajectory.success, trajectory.ending, trajectory.meta["failed"]) == (None, ending, str(error))
 
 
 def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
@@ -246,19 +215,6 @@ def test_who_was_shown_what_is_on_the_step(nodes):
     assert nodes.diagnose(state)["steps"][0].why == {"said": "so", "recalled": ["a", "b"], "like": [7]}
 
 
-def test_a_step_does_not_touch_the_ones_before(nodes):
-    """The prefix of an episode stays as it is, whatever is planned anew."""
-    before = tuple(Step(RED, f"try {n}", RED, Diagnosis(False, Failure.NO_EFFECT, stagnant=True)) for n in range(3))
-    update = nodes.diagnose(episode(steps=before, decision=Decision("wait"), outcome=(RED, 0.0, False, {})))
-    assert all(one is other for one, other in zip(update["steps"], before, strict=False))
-    assert len(update["steps"]) == 4
-
-
-def test_nothing_is_recorded_before_the_end(nodes):
-    """A running episode has no trajectory."""
-    assert nodes.record(episode(ending="")) == {}
-
-
 def test_an_episode_is_kept_once(nodes, library):
     """Finishing it again, as a resumed episode may, changes nothing."""
     state = episode(ending="done", success=True, score=1.0)
@@ -266,16 +222,6 @@ def test_an_episode_is_kept_once(nodes, library):
     nodes.finish(state)
     nodes.finish(state)
     assert library.episodes.count() == 1
-
-
-def test_without_learning_nothing_is_kept(nodes, library):
-    """The trajectory is there, in no library, and has no id."""
-    silent = settings(nodes, learn=False)
-    state = episode(ending="done")
-    state = {**state, **silent.record(state)}
-    silent.finish(state)
-    assert state["trajectory"].id == ""
-    assert library.episodes.find() == []
 
 
 def test_recall_is_given_the_last_action(nodes, monkeypatch):

@@ -34,11 +34,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def model():
     made = build_model(WORDS, SHAPE).double()

@@ -20,7 +20,6 @@ GSPO = LossSettings(kind="gspo", ratio="turn")
 
 @pytest.fixture
 def model():
-    torch.set_num_threads(1)
     return build_model(WORDS, SHAPE).double()
 
 

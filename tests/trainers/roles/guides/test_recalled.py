@@ -42,11 +42,6 @@ GUIDED = Arm("guided", "guide")
 LINES = "go east: rewarded\ngo west: failed"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 class Fixed:
     """Guidance that always proposes the same text, or nothing."""
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hardwon.memory.errors import UnknownName
+from hardwon.memory.errors import ConfigError, UnknownName
 
 T = TypeVar("T")
 
-ROOMS = ("hardwon.trainers.config.sources", "hardwon.trainers.methods")
+ROOMS = ("hardwon.trainers.sources", "hardwon.trainers.methods")
 """Modules whose import registers all parts."""
 
 
@@ -130,19 +130,23 @@ PARTS = Registry()
 """All parts of training. Nothing outside `hardwon.trainers.methods` imports a method; it is loaded by its name."""
 
 
-def import_named(name: str, kind: str) -> Any:
-    """Return a class of your own, `MODULE:CLASS` of the current folder or an installed module.
+def import_named(name: str, setting: str) -> Any:
+    """Import your own class or function, `MODULE:NAME` of the current folder or an installed module.
 
     Raises:
         UnknownName: It cannot be imported.
+        ConfigError: It is neither.
     """
     module, _, attribute = name.partition(":")
     if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(folder)
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs the user's code, which can raise anything
+        value: Any = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which can raise anything
         raise UnknownName(
-            f"{kind} {name!r} cannot be used: {type(error).__name__}: {error}. Give MODULE:CLASS of a file in the "
-            "current folder or of an installed module."
+            f"{setting} {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. Give MODULE:NAME "
+            "of a file in the current folder, or of an installed module."
         ) from error
+    if not callable(value):
+        raise ConfigError(f"{setting} {name!r} is {type(value).__name__}; give a class or a function.")
+    return value

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.models.adapters import WithoutAdapters, activate, has_adapters
+from hardwon.trainers.models.adapters import activate, has_adapters, without_adapters
 
 from .logprobs import (
     Batch,
@@ -212,7 +212,7 @@ class Learner:
         if reference is not None:
             return nullcontext(reference)
         if has_adapters(self.model):
-            return WithoutAdapters(self.model)
+            return without_adapters(self.model)
         raise ConfigError("the loss has a KL term but there is no reference. Pass reference=freeze_copy(model).")
 
     @property

@@ -28,8 +28,3 @@ SHOWS_PATHS = frozenset({"experience", "another"})
 """Guidance that is the path of an exploring episode."""
 LEARNS = RECALLS | TELLS
 """Guidance that changes during training. Arms with it are also evaluated in their initial state."""
-MOVED = {
-    "spa": "SPA is a shaper now: use roles.policy.shape={redistribute: {}} with an estimator that reads rewards, such "
-    "as gigpo, and a source of the signal contribution",
-}
-"""Estimators of earlier versions, each with its successor."""

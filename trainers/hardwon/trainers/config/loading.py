@@ -4,7 +4,6 @@ config = load("examples/train_coin.yaml", ["roles.policy.learner.lr=1e-4"])
 """
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,41 +16,6 @@ from .methods import collect_settings
 from .parsing import parse
 from .schema import TrainConfig
 from .yaml_bounds import read_yaml
-
-REMOVED: Mapping[str, Any] = {
-    "engine.key": None,
-    "engine.model": None,
-    "model.tiny.seed": 0,
-    "program.at_once": 8,
-    "program.library": "",
-    "program.recorded": "",
-    "roles.*.learner.clip": 1.0,
-    "roles.*.learner.weight_decay": 0.0,
-    "roles.*.loss.cap": 2.0,
-    "roles.*.loss.temperature": 1.0,
-    "rollouts.ray": "auto",
-    "run.balance.high": 1.2,
-    "run.balance.low": 0.5,
-    "run.balance.right": 8,
-    "run.balance.step": 0.05,
-    "run.wandb": None,
-    "warmstart.examples.circles": "drop",
-    "warmstart.examples.seed": 0,
-    "warmstart.learning.budget": 4096,
-    "warmstart.learning.seed": 0,
-}
-"""Settings of earlier versions, each with the value that it has in every run now."""
-HARMLESS = {
-    "engine.key",
-    "engine.model",
-    "model.tiny.seed",
-    "program.at_once",
-    "roles.*.loss.temperature",
-    "rollouts.ray",
-    "run.wandb",
-    "warmstart.learning.budget",
-}
-"""Removed settings without which a resumed run goes on as before."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
@@ -92,45 +56,6 @@ def of(given: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str =
     config = parse(TrainConfig, merged)
     check(config)
     return config
-
-
-def of_stored(stored: Mapping[str, Any], *, is_resumed: bool = False) -> TrainConfig:
-    """Build the settings that a run was saved with, by this version or an earlier one.
-
-    A removed setting with another value than runs have now is left out with a warning, unless the run is resumed.
-
-    Raises:
-        ConfigError: The run is to be resumed, and would go on differently.
-    """
-    given = drop_removed(stored, is_resumed=is_resumed)
-    given.get("engine", {}).pop("kind", None)  # a server is one with a URL
-    if isinstance(run := given.get("run"), dict) and not isinstance(run.get("balance", False), bool):
-        run["balance"] = run["balance"] is not None
-    return of(given)
-
-
-def drop_removed(stored: Mapping[str, Any], *, is_resumed: bool = False) -> dict[str, Any]:
-    """Return stored settings, or a part of them, without those that were removed; see `of_stored`.
-
-    Raises:
-        ConfigError: The run is to be resumed, and would go on differently.
-    """
-    given: dict[str, Any] = json.loads(json.dumps(stored))
-    for path, now in REMOVED.items():
-        *sections, name = path.split(".")
-        places = [given]
-        for section in sections:
-            inner = [place[key] for place in places for key in place if section in ("*", key)]
-            places = [place for place in inner if isinstance(place, dict)]
-        for before in [place.pop(name, now) for place in places]:
-            if before != now and is_resumed and path not in HARMLESS:
-                raise ConfigError(
-                    f"the run has {path}={before!r}, and this version has no such setting: it is {now!r} in every run. "
-                    "Begin a new run from its weights with warmstart.run, or resume it with the version that began it."
-                )
-            if before != now:
-                warnings.warn(f"a run with {path}={before!r} is read; the setting is left out.", stacklevel=4)
-    return given
 
 
 def _apply_method(given: dict[str, Any], method: str) -> None:

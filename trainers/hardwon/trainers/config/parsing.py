@@ -9,17 +9,14 @@ works for any dataclass and knows no individual setting.
 
 import ast
 import difflib
-import importlib
 import inspect
 import json
 import math
-import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from itertools import pairwise
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -190,20 +187,3 @@ def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         full_path = _join_path(path, name)
         flat.update(_flatten(value, full_path) if isinstance(value, Mapping) and value else {full_path: value})
     return flat
-
-
-def import_callable(name: str, setting: str) -> Callable[..., Any]:
-    """Import `MODULE:CALLABLE` from the current folder or an installed module, for the setting that names it."""
-    module, _, attribute = name.partition(":")
-    if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(folder)
-    try:
-        value: Any = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # importing runs the user's code, which can raise anything
-        raise UnknownName(
-            f"{setting} {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. Give "
-            "MODULE:CALLABLE of a file in the current folder, or of an installed module."
-        ) from error
-    if not callable(value):
-        raise ConfigError(f"{setting} {name!r} is {type(value).__name__}; give a function.")
-    return value  # type: ignore[no-any-return]

@@ -8,9 +8,8 @@ from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 
-from .kinds import MOVED
 from .parsing import naming
-from .sources import check_call, check_parts, find_signals, parse_source
+from .sources import check_call, check_parts, check_source, find_signals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +26,6 @@ class CreditConfig:
     """Settings of the estimator, such as discount and omega of gigpo."""
 
     def __post_init__(self) -> None:
-        if self.name in MOVED:
-            raise ConfigError(f"name is {self.name}: {MOVED[self.name]}.")
         estimator = PARTS.get("estimator", self.name)
         object.__setattr__(self, "settings", check_call(estimator, self.settings, "settings"))
 
@@ -61,7 +58,7 @@ class RoleConfig:
     def __post_init__(self) -> None:
         for name, settings in self.sources.items():
             find_signals(name)
-            parse_source(name, settings)
+            check_source(name, settings)
         object.__setattr__(self, "shape", check_parts("shaper", self.shape, "shape"))
         object.__setattr__(self, "extra", check_parts("extra", self.extra, "extra"))
         terms = check_parts("term", self.loss.terms, "loss.terms")

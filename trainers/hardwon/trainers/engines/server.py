@@ -1,76 +1,41 @@
-"""An engine over a vLLM server on this machine or another one. Requests and answers are token ids.
+"""An engine over a vLLM server on this machine or another one.
 
     engine = ServerEngine("http://127.0.0.1:8000/v1", tokenizer, roles=("policy", "extractor"))
     engine.load_adapter("policy", 3, "runs/coin/export/policy")
 
-Start the server yourself. To swap adapters, it needs `--enable-lora`, `--max-loras` of one more than
-the number of roles, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True. It must see the adapter folders under
-the same paths. Each version is served under its own name, such as `policy-v3-1f0a77c2`, until its last
-request has finished. No text is sent, so nothing is tokenized twice.
+Start the server yourself. To swap adapters, it needs `--enable-lora`, `--max-loras` of one more than the number of
+roles, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True. It must see the adapter folders under the same paths.
+
+The server holds the model, reads prompts and returns probabilities; sampling under a trie happens here. At each branch,
+the engine requests the log-probabilities of the tokens that may follow and draws one, as the local engine does. Forced
+tokens cost nothing. The server's prefix cache keeps the prompt, so a branch reads only a few tokens.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeGuard
 
-import httpx
-from pydantic import Field, NonNegativeInt, TypeAdapter
+from hardwon.memory.errors import ConfigError, EngineFailure
+from hardwon.runtime.llm.chat_model import in_own_loop
+from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
-from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
-from hardwon.memory.wire import PLAIN_ANSWERS, HttpAnswer, add_chunk
-from hardwon.trainers.algorithms.samples import Ids
+from .base import Completion, Constraint, Request, Weights
+from .grammar import Grammar
+from .served_weights import ServedWeights, Serving
+from .trie import Trie
+from .vllm_client import MAX_SCORED, VllmClient
 
-from .base import Request
-from .remote import RemoteEngine, Serving
-
-MOST_BYTES = 2**30
-"""Largest answer in bytes; those with log probabilities of whole prompts are long."""
-ATTEMPTS = 5
-"""Largest number of attempts to reach a server that is down or busy."""
-PAUSE_S = 0.5
-"""Pause before the second attempt in seconds. It doubles with each attempt."""
-CONNECTIONS = 256
-"""Largest number of requests at once."""
-BUSY = frozenset({429, 502, 503, 504})
-"""Status codes that ask the client to retry later."""
-PLAIN = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "return_token_ids": True,
-    "return_tokens_as_token_ids": True,
-    "skip_special_tokens": False,
-}
-"""Options that leave the distribution unchanged, whatever the defaults of the server or model are."""
+MAX_PLACES = 128
+"""Largest number of places at which listed answers part that are scored at once; longer lists are decoded greedily."""
+MAX_SEED = 2**31
+"""Exclusive upper bound of seeds."""
 
 
-Logprob = Annotated[float, Field(le=1e-3)]
-"""NaN is at most nothing, and rounding may leave a little above 0."""
-
-
-@dataclass(frozen=True)
-class _Logprobs:
-    token_logprobs: list[Logprob]
-    top_logprobs: list[dict[str, Logprob] | None] | None = None
-
-
-@dataclass(frozen=True)
-class _Choice:
-    token_ids: list[NonNegativeInt]
-    logprobs: _Logprobs | None = None
-    prompt_logprobs: list[dict[str, dict[str, Any]] | None] | None = None
-
-
-_CHOICE: TypeAdapter[Any] = TypeAdapter(_Choice)
-
-
-class ServerEngine(RemoteEngine):
+class ServerEngine:
     """Serves several roles from one vLLM server. See the module's docstring."""
 
     def __init__(
@@ -96,202 +61,212 @@ class ServerEngine(RemoteEngine):
                 folder, which works on the same machine.
             timeout_s: Timeout of one request in seconds, including its time in the server's queue.
         """
-        super().__init__(tokenizer, roles, folder)
-        self.base_url = base_url.rstrip("/")
-        self._headers = ({"Authorization": f"Bearer {api_key}"} if api_key else {}) | PLAIN_ANSWERS
-        self._model = model
-        self._timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
-        # all episodes send at once, and may wait for a connection as long as it takes
-        self._turns = asyncio.Semaphore(CONNECTIONS)
-        self._tempered: bool | None = None
+        self.tokenizer = tokenizer
+        self._client = VllmClient(base_url, api_key, model, timeout_s)
+        self._weights = ServedWeights(self._client, roles, folder)
+        self.tokens_read = 0
+        """Tokens of all prompts and completions so far."""
 
-    # -- completions ------------------------------------------------------------------------------
+    @property
+    def base_url(self) -> str:
+        """Return the URL of the server, with its /v1."""
+        return self._client.base_url
 
-    async def _sample(
-        self, serving: Serving, request: Request, seed: int, grammar: str | None = None
-    ) -> tuple[Sequence[int], Sequence[float]]:
-        if request.temperature not in (0.0, 1.0) and not await self._has_processed_logprobs(serving, request.prompt):
-            raise ConfigError(
-                f"{self.base_url} returns log-probabilities at temperature 1, not {request.temperature}. "
-                "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1."
-            )
-        choice = await self._choice(
-            serving,
-            prompt=request.prompt,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            seed=seed,
-            stop_token_ids=request.stop,
-            ignore_eos=True,  # the end token is in stop_token_ids
-            logprobs=0,
-            **({} if grammar is None else {"structured_outputs": {"grammar": grammar}}),
-        )
-        with self._reading():
-            tokens, logprobs = choice.token_ids, choice.logprobs.token_logprobs
-            return [token for token, _ in zip(tokens, logprobs, strict=True)], logprobs
+    async def generate(self, request: Request, serving: Serving | None = None) -> Completion:
+        """Sample one completion.
 
-    async def _score(self, serving: Serving, prompt: Ids, ids: Ids) -> list[float]:
-        choice = await self._choice(
-            serving, prompt=prompt, max_tokens=1, temperature=0.0, logprobs=len(ids), logprob_token_ids=ids
-        )
-        with self._reading():
-            logprobs = choice.logprobs.top_logprobs[0]
-        try:
-            # keyed by id, because several tokens can decode to the same text
-            return [logprobs[f"token_id:{token}"] for token in ids]
-        except KeyError as missing:
-            raise EngineFailure(
-                f"{self.base_url} did not return the log-probability of token {missing.args[0]}. "
-                "It may not support logprob_token_ids: use vLLM 0.32 or newer."
-            ) from None
+        Raises:
+            ConfigError: The role is not served, or the prompt is empty.
+            EngineFailure: The server failed or does not mask as requested.
+        """
+        self._weights.check(request.role)
+        if not request.prompt:
+            raise ConfigError("a prompt needs at least one token.")
+        completion: Completion = await asyncio.wrap_future(in_own_loop(self._complete(request, serving)))
+        self.tokens_read += len(request.prompt) + len(completion.tokens)
+        return completion
 
-    async def _read(self, serving: Serving, tokens: Ids) -> list[float]:
-        choice = await self._choice(serving, prompt=tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        with self._reading():
-            logprobs = choice.prompt_logprobs[1:]
-            return [(place or {})[str(token)]["logprob"] for place, token in zip(logprobs, tokens[1:], strict=True)]
+    async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
+        """Compute the log-probability of every masked token among its allowed tokens."""
+        self._weights.check(role)
+        return await asyncio.wrap_future(in_own_loop(self._logprobs(streams, role)))
 
-    async def _has_processed_logprobs(self, serving: Serving, prompt: Ids) -> bool:
-        """Return whether the server applies temperature and masks to log-probabilities: a forced token then has 0."""
-        if self._tempered is None:
-            choice = await self._choice(
-                serving, prompt=prompt, max_tokens=1, temperature=1.0, logprobs=0, allowed_token_ids=prompt[-1:]
-            )
-            with self._reading():
-                self._tempered = bool(choice.logprobs.token_logprobs == [0.0])
-        return self._tempered
+    def load_adapter(self, role: str, version: int, weights: Weights) -> None:
+        """Make these the weights of a role from now on. Running completions keep theirs.
 
-    async def _choice(self, serving: Serving, **options: Any) -> Any:
-        """Return the single choice of a completion request."""
-        name = serving.name or await self._base()
-        answer = await self._post("completions", {**PLAIN, **options, "model": name})
-        with self._reading():
-            return _CHOICE.validate_python(answer["choices"][0])
+        Args:
+            role: One of the engine's roles.
+            version: Version of the weights.
+            weights: A peft folder, or the tensors of an adapter from `adapters.add_adapter`, which are written
+                to a folder. A folder must not change while its version is in use.
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Convert errors about fields of an answer to one that names the server."""
-        try:
-            yield
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise EngineFailure(
-                f"{self.base_url} answered in another form than vLLM ({type(error).__name__}: {error!s:.160}). Is "
-                "base_url a vLLM server's, with /v1?"
-            ) from error
+        Raises:
+            AdapterRefused: The server does not accept the adapter.
+            ConfigError: The role is not served, or the weights are no LoRA adapter.
+        """
+        self._weights.check(role)
+        folder = self._weights.locate(role, version, weights)
+        in_own_loop(self._weights.load(role, version, folder)).result()
 
-    # -- adapters -----------------------------------------------------------------------------------
+    def versions(self) -> Mapping[str, int]:
+        """Return the version of each role's weights; 0 is the base."""
+        return {role: serving.version for role, serving in self._weights.by_role.items()}
 
-    async def _install(self, serving: Serving) -> None:
-        payload = {"lora_name": serving.name, "lora_path": serving.folder}
-        try:
-            await self._post("load_lora_adapter", payload)
-        # a subclass of EngineFailure: a server that is down has not rejected the adapter
-        except EngineUnreachable:
-            raise
-        except (EngineFailure, UnknownName) as refused:
-            if "already been loaded" in str(refused):  # by an earlier run, or by an attempt whose response was lost
-                return
-            raise AdapterRefused(
-                f"{self.base_url} rejected the adapter {serving.folder} as {serving.name}: {refused} "
-                "It must see that folder. Start it with --enable-lora, --max-lora-rank at or above the adapter's, "
-                "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
-            ) from refused
+    async def begin(self, session: str) -> None:
+        """Do nothing: the server batches requests as they come."""
+        return
 
-    async def _remove(self, serving: Serving) -> None:
-        await self._post("unload_lora_adapter", {"lora_name": serving.name})
+    async def end(self, session: str) -> None:
+        """Do nothing: the server evicts its cache by itself."""
+        return
 
-    async def _base(self) -> str:
-        if self._model is None:
-            names = await self._names()
-            with self._reading():
-                self._model = names[0]
-        return self._model
+    def hold(self) -> dict[str, Serving]:
+        """Keep the current weights of every role loaded until `release`, and return them.
 
-    async def _names(self) -> list[str]:
-        """Return the names of the server's models, bases first."""
-        answer = await self._send("GET", "models")
-        with self._reading():
-            models = sorted(answer["data"], key=lambda model: bool(dict(model).get("parent")))
-            return [str(model["id"]) for model in models]
+        Engines of other processes can then request them, whatever this one loads meanwhile.
+        """
+        held: dict[str, Serving] = in_own_loop(self._weights.hold()).result()
+        return held
 
-    # -- the wire -----------------------------------------------------------------------------------
+    def release(self, held: Mapping[str, Serving]) -> None:
+        """Let go of weights that `hold` returned; those that were replaced meanwhile are unloaded."""
+        in_own_loop(self._weights.release(held)).result()
 
-    async def _post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        return await self._send("POST", path, payload)
+    def close(self) -> None:
+        """Close connections and delete temporary files."""
+        in_own_loop(self._weights.close()).result()
 
-    async def _send(self, method: str, path: str, payload: Mapping[str, Any] | None = None) -> Any:
-        """Send a request. Retry while the server cannot be reached or is busy."""
-        reason, attempts = "", 0
-        while attempts < ATTEMPTS:
-            if attempts:
-                await asyncio.sleep(PAUSE_S * 2.0 ** (attempts - 1))
-            attempts += 1
-            try:
-                answer = await self._exchange(method, path, payload)
-            except (httpx.TimeoutException, TimeoutError) as error:
-                reason = f"did not answer within {self._timeout_s:g} s"
-                # only a failed connection is safe and useful to repeat: a slow request would be slow again
-                if not isinstance(error, httpx.ConnectTimeout):
-                    break
-            except httpx.TransportError as error:
-                reason = f"cannot be reached ({type(error).__name__}: {error})"
-            except httpx.HTTPError as error:
-                raise EngineFailure(f"{self.base_url}/{path}: {error}. Is base_url a vLLM server's?") from error
-            else:
-                if answer.status not in BUSY:
-                    return await self._read_answer(path, payload, answer)
-                reason = f"is busy (status {answer.status})"
-        raise EngineUnreachable(
-            f"{self.base_url} {reason}, in {attempts} of at most {ATTEMPTS} attempts. "
-            "Check that the vLLM server is running there, and its log."
-        )
+    # -- generating ---------------------------------------------------------------------------------
 
-    async def _exchange(self, method: str, path: str, payload: Mapping[str, Any] | None) -> HttpAnswer:
-        """Send a request once, and return the answer. The time-outs of httpx begin anew with each byte."""
-        async with self._turns, asyncio.timeout(self._timeout_s):
-            async with self._http().stream(method, f"{self.base_url}/{path}", json=payload) as response:
-                content = bytearray()
-                async for chunk in response.aiter_raw():
-                    add_chunk(content, chunk, MOST_BYTES)
-            return HttpAnswer.of(response, content)
+    async def _complete(self, request: Request, serving: Serving | None = None) -> Completion:
+        with self._weights.lease(serving or self._weights.by_role[request.role]) as serving:
+            if isinstance(request.allowed, Grammar):
+                return await self._sample_by_grammar(serving, request, request.allowed)
+            if request.temperature == 0.0 and can_score_at_once(request.allowed):
+                return await self._choose_best(serving, request, request.allowed)
+            if request.allowed is not None:
+                return await self._sample_by_trie(serving, request)
+            seed = (request.chance or random).randrange(MAX_SEED)
+            tokens, logprobs = await self._client.sample(serving.name, request, seed)
+            n = len(tokens)
+            return Completion(tuple(tokens), tuple(logprobs), (True,) * n, (None,) * n, serving.version)
 
-    async def _read_answer(self, path: str, payload: Mapping[str, Any] | None, answer: HttpAnswer) -> Any:
-        """Return the body of an answer, or raise the error that it stands for."""
-        if 200 <= answer.status < 300:
-            is_done = answer.content.startswith(b"Success")
-            values = ({} if is_done else None) if path.endswith("_adapter") else answer.parse()
-            if values is None:
+    async def _sample_by_grammar(self, serving: Serving, request: Request, grammar: Grammar) -> Completion:
+        """Sample with the server's mask, and compute the allowed sets with our own automaton."""
+        bounded = replace(request, stop=(grammar.end,), max_tokens=min(request.max_tokens, grammar.max_tokens))
+        seed = (request.chance or random).randrange(MAX_SEED)
+        tokens, logprobs = await self._client.sample(serving.name, bounded, seed, grammar.lark)
+        allowed: list[Allowed] = []
+        for n, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            possible = grammar.allowed(tokens[:n])
+            # Tolerance in nats: the log-probability of a forced token is this close to 0.
+            if token not in possible or (len(possible) == 1 and abs(logprob) > 1e-3):
                 raise EngineFailure(
-                    f"{self.base_url}/{path} answered {answer.content[:80]!r}. Is base_url a vLLM server's, with /v1?"
+                    f"token {token} was sampled with log-probability {logprob:.3f} where the grammar allows "
+                    f"{len(possible)} tokens: the server does not mask as requested. Start vLLM with "
+                    "--structured-outputs-config.backend guidance and --logprobs-mode processed_logprobs."
                 )
-            return values
-        status, message = answer.status, _format_failure(answer)
-        if status in (401, 403):
-            raise ConfigError(f"{self.base_url} rejected the API key ({message}). Pass the server's key as api_key=...")
-        if status == 404 and path == "completions" and "does not exist" in message:
-            assert payload is not None
-            raise UnknownName.of(f"model of {self.base_url}", payload["model"], await self._names())
-        # vLLM without runtime LoRA updating has no load_lora_adapter; `_install` explains that case
-        hint = " Is base_url a vLLM server's, with /v1?" if status == 404 and path != "load_lora_adapter" else ""
-        raise EngineFailure(f"{self.base_url}/{path} refused with status {status}: {message}{hint}")
+            allowed.append(possible)
+        mask = tuple(len(possible or ()) > 1 for possible in allowed)
+        return Completion(tuple(tokens), tuple(logprobs), mask, tuple(allowed), serving.version)
 
-    def _http(self) -> httpx.AsyncClient:
-        if self._client is None:
-            limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-            timeout = httpx.Timeout(self._timeout_s, connect=10.0)
-            self._client = httpx.AsyncClient(headers=self._headers, limits=limits, timeout=timeout)
-        return self._client
+    async def _sample_by_trie(self, serving: Serving, request: Request) -> Completion:
+        """Sample from branch to branch of the trie, as the local engine does."""
+        trie = request.allowed
+        assert trie is not None
+        completion: list[int] = []
+        logprobs: list[float] = []
+        mask: list[bool] = []
+        allowed: list[Allowed] = []
+        while True:
+            for token in trie.forced(completion):
+                completion.append(token)
+                logprobs.append(0.0)
+                mask.append(False)
+                allowed.append((token,))
+            if trie.complete(completion):
+                return Completion(tuple(completion), tuple(logprobs), tuple(mask), tuple(allowed), serving.version)
+            possible = trie.allowed(completion)
+            # temperature 0 chooses greedily, with log-probabilities at temperature 1 as in the local engine
+            scores = await self._score_among(
+                serving, (*request.prompt, *completion), possible, request.temperature or 1.0
+            )
+            index = _draw(scores, request)
+            completion.append(possible[index])
+            logprobs.append(scores[index])
+            mask.append(True)
+            allowed.append(possible)
 
-    async def _close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+    async def _choose_best(self, serving: Serving, request: Request, trie: Trie) -> Completion:
+        """Return the answer with the highest sum of log-probabilities, as the local engine chooses it.
+
+        All places at which answers part are scored in concurrent requests, each of which reads a few tokens behind a
+        prompt that the server has cached. Log-probabilities of the prompt would take one request per answer, but vLLM
+        computes them without its cache, so it would read the prompt as often.
+        """
+        begin = trie.forced(())
+        tree = trie.tree(begin)
+        places = [(*begin, *(tree.prefixes[node] if node >= 0 else ())) for node, _ in tree.choices]
+        scores = await asyncio.gather(
+            *(
+                self._score_among(serving, (*request.prompt, *place), possible)
+                for place, (_, possible) in zip(places, tree.choices, strict=True)
+            )
+        )
+        by_prefix: dict[Ids, float] = {
+            (*place, token): score
+            for place, (_, possible), values in zip(places, tree.choices, scores, strict=True)
+            for token, score in zip(possible, values, strict=True)
+        }
+        best = max(
+            trie.sequences(), key=lambda answer: sum(by_prefix.get(answer[: n + 1], 0.0) for n in range(len(answer)))
+        )
+        allowed = tuple(trie.allowed(best[:n]) for n in range(len(best)))
+        logprobs = tuple(by_prefix.get(best[: n + 1], 0.0) for n in range(len(best)))
+        return Completion(best, logprobs, tuple(len(each) > 1 for each in allowed), allowed, serving.version)
+
+    async def _score_among(self, serving: Serving, prompt: Ids, ids: Ids, temperature: float = 1.0) -> list[float]:
+        """Return the log-probabilities of these next tokens relative to each other."""
+        parts = [ids[at : at + MAX_SCORED] for at in range(0, len(ids), MAX_SCORED)]
+        chunks = await asyncio.gather(*(self._client.score(serving.name, prompt, part) for part in parts))
+        scores = [score / temperature for chunk in chunks for score in chunk]
+        largest = max(scores)  # subtracted before exp, so that nothing overflows
+        total = largest + math.log(math.fsum(math.exp(score - largest) for score in scores))
+        return [score - total for score in scores]
+
+    async def _logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
+        with self._weights.lease(self._weights.by_role[role]) as serving:
+            return list(await asyncio.gather(*(self._score_sequence(serving, stream) for stream in streams)))
+
+    async def _score_sequence(self, serving: Serving, stream: PackedSequence) -> list[float]:
+        """Return the log-probability of every masked token of one sequence."""
+        positions = [at for at in range(1, len(stream)) if stream.mask[at]]
+        values = [0.0] * len(stream)
+        if any(stream.allowed[at] is None for at in positions):
+            read = [0.0, *await self._client.read(serving.name, stream.tokens)]
+            for at in positions:
+                values[at] = read[at]
+        bound = [(at, ids) for at in positions if (ids := stream.allowed[at]) is not None]
+        results = await asyncio.gather(*(self._score_among(serving, stream.tokens[:at], ids) for at, ids in bound))
+        for (at, ids), scores in zip(bound, results, strict=True):
+            values[at] = scores[ids.index(stream.tokens[at])]
+        return values
 
 
-def _format_failure(answer: HttpAnswer) -> str:
-    """Return the error message of an answer."""
-    if (body := answer.parse()) is None:
-        return answer.content[:200].decode(errors="replace")
-    error = body.get("error", body.get("detail", body))
-    return str(error["message"] if isinstance(error, dict) and "message" in error else error)[:500]
+def can_score_at_once(allowed: Constraint | None) -> TypeGuard[Trie]:
+    """Return whether a constraint is a list of answers that is short enough to score every answer."""
+    return isinstance(allowed, Trie) and len(allowed.tree(()).choices) <= MAX_PLACES
+
+
+def _draw(logprobs: Sequence[float], request: Request) -> int:
+    """Draw an index by inverse transform of one random number. At temperature 0, return the most probable one."""
+    if request.temperature == 0.0:
+        return max(range(len(logprobs)), key=logprobs.__getitem__)
+    point = (request.chance or random).random()
+    cumulative = 0.0
+    for index, logprob in enumerate(logprobs):
+        cumulative += math.exp(logprob)
+        if point < cumulative:
+            return index
+    # reached if rounding leaves the sum just below `point`
+    return len(logprobs) - 1

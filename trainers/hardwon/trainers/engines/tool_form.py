@@ -23,10 +23,12 @@ Messages = Sequence[Mapping[str, Any]]
 RenderTemplate = Callable[..., Ids]
 """Renders messages up to the next answer, or without one (`answer=False`), with further variables of the template."""
 
-_NAME, _ARGUMENT, _RESULT, _ADVICE = "quartzite", 'Obsidian "<é>"', "Porphyry", "Feldspar"
+ARGUMENT_WORD, RESULT = "Obsidian", "Porphyry"
+"""Words of the example call and its result, which no template contains."""
+_NAME, _ARGUMENT, _ADVICE = "quartzite", f'{ARGUMENT_WORD} "<é>"', "Feldspar"
 _ARGUMENTS = {"at": _ARGUMENT}
 _ID = "zircon123"
-_TOOL = {
+TOOL = {
     "type": "function",
     "function": {
         "name": _NAME,
@@ -35,12 +37,12 @@ _TOOL = {
     },
 }
 _FUNCTION = {"name": _NAME, "arguments": _ARGUMENTS}
-_CALL = {
+CALL = {
     "role": "assistant",
     "content": "",
     "tool_calls": [{"id": _ID, "type": "function", "function": _FUNCTION}],
 }
-_ANSWERED = {"role": "tool", "tool_call_id": _ID, "name": _NAME, "content": _RESULT}
+ANSWERED = {"role": "tool", "tool_call_id": _ID, "name": _NAME, "content": RESULT}
 _ADVISED = {"role": "user", "content": _ADVICE}
 
 
@@ -60,18 +62,18 @@ class ToolForm:
     def find(cls, render: RenderTemplate, tokenizer: Any, head: Messages, end: int) -> "ToolForm | None":
         """Return the form of a template; None if it has none, or one that cannot be bound or grows by rewriting."""
         try:
-            if render(head, tools=[_TOOL]) == render(head):
+            if render(head, tools=[TOOL]) == render(head):
                 return None
             call, prefix = _find_call(render, tokenizer, head, end)
             form = cls(call, tokenizer, render, head, prefix)
             plain, advised = (
-                str(tokenizer.decode(form.resume(messages))) for messages in ([_ANSWERED], [_ANSWERED, _ADVISED])
+                str(tokenizer.decode(form.resume(messages))) for messages in ([ANSWERED], [ANSWERED, _ADVISED])
             )
         except Exception:  # a template is a program: it may raise anything for what it does not expect
             return None
         # the name and the id of the call are those of an example
         is_general = _NAME not in advised and _ID not in advised
-        is_whole = _RESULT in plain and _ADVICE in advised
+        is_whole = RESULT in plain and _ADVICE in advised
         return form if is_general and is_whole else None
 
     def encode(self, name: str, arguments: Mapping[str, Any]) -> Ids:
@@ -86,7 +88,7 @@ class ToolForm:
             {**message, "tool_call_id": _ID, "name": _NAME} if message["role"] == "tool" else message
             for message in messages
         ]
-        ids = self.render([*self.head, _CALL, *answers], tools=[_TOOL])
+        ids = self.render([*self.head, CALL, *answers], tools=[TOOL])
         if ids[: len(self.prefix)] != self.prefix:
             raise ConfigError("the chat template rewrites a call when its result follows; use another base.")
         return ids[len(self.prefix) :]
@@ -94,17 +96,17 @@ class ToolForm:
 
 def _find_call(render: RenderTemplate, tokenizer: Any, head: Messages, end: int) -> tuple[CallForm, Ids]:
     """Return the form of a call, and the tokens of a conversation up to and including one."""
-    pair = [render([*head, {"role": "assistant", "content": text}], answer=False, tools=[_TOOL]) for text in "xy"]
+    pair = [render([*head, {"role": "assistant", "content": text}], answer=False, tools=[TOOL]) for text in "xy"]
     start = next(n for n, (token, other) in enumerate(zip(*pair, strict=False)) if token != other)
-    answer = render([*head, _CALL], answer=False, tools=[_TOOL])
+    answer = render([*head, CALL], answer=False, tools=[TOOL])
     body = answer[start : answer.index(end, start)]
     if answer[:start] != pair[0][:start] or _ID in tokenizer.decode(body):
         raise ValueError("an answer with a call begins differently, or has its id.")
     form = _read_form(list(_cut(tokenizer, body)))
     # an answer may begin differently where other messages follow it, as without an empty thought
-    longer = list(render([*head, _CALL, _ANSWERED], tools=[_TOOL]))
+    longer = list(render([*head, CALL, ANSWERED], tools=[TOOL]))
     at = -1
-    for _ in range(render(head, answer=False, tools=[_TOOL]).count(end) + 1):
+    for _ in range(render(head, answer=False, tools=[TOOL]).count(end) + 1):
         at = longer.index(end, at + 1)
     return form, tuple(longer[: at + 1])
 

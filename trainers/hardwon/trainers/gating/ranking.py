@@ -17,7 +17,7 @@ from hardwon.runtime.policies.tuning import TUNING as POLICIES
 from hardwon.trainers.algorithms.logprobs import compute_logprobs
 from hardwon.trainers.algorithms.samples import Ids, PackedSequence, pack_samples
 from hardwon.trainers.engines.local import READ_AT_ONCE, LocalEngine
-from hardwon.trainers.models.adapters import WithoutAdapters
+from hardwon.trainers.models.adapters import without_adapters
 from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.demonstration import build_sample
 
@@ -58,6 +58,6 @@ class PreferenceValue:
     async def _measure(self, streams: Sequence[PackedSequence]) -> float:
         """Return by how much the role makes the tokens more likely than its base does, in nats."""
         (trained,) = await self._engine.logprobs(streams, self._role)
-        with WithoutAdapters(self._engine.model) as base:
+        with without_adapters(self._engine.model) as base:
             (reference,) = compute_logprobs(base, streams, budget=READ_AT_ONCE)
         return sum(trained) - float(reference.sum())

@@ -58,21 +58,16 @@ class Hinted(Composer):
             start: Finished iterations before which nothing is hinted.
         """
         super().__init__(parts)
-        self._shares, self._start, self._iteration = parse_shares(shares), start, 0
+        self._shares, self._start = parse_shares(shares), start
 
     @property
     def budget(self) -> float:
         """Return the most episodes of a group, as a multiple: itself, and once per level."""
         return 1.0 + len(self._shares)
 
-    def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
-        """Return the plain episodes."""
-        self._iteration = iteration
-        return list(specs)
-
     def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the groups in which nobody has succeeded so far, at their next level."""
-        if self._iteration < self._start:
+        if self.iteration < self._start:
             return []
         following: list[Spec] = []
         for played in group_played(done).values():

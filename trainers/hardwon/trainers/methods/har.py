@@ -10,6 +10,7 @@ from hardwon.trainers.algorithms.composers.base import (
     EndedEpisode,
     group_played,
     has_succeeded,
+    list_solution,
 )
 from hardwon.trainers.algorithms.composers.spec import Spec
 
@@ -50,21 +51,16 @@ class Reflected(Composer):
             rounds: Iterations of the run with reflections.
         """
         super().__init__(parts)
-        self._rounds, self._iteration = rounds, 0
+        self._rounds = rounds
 
     @property
     def budget(self) -> float:
         """Return 2: every group may be played twice."""
         return 2.0
 
-    def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
-        """Return the plain episodes."""
-        self._iteration = iteration
-        return list(specs)
-
     def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the groups in which all failed, with a reflection."""
-        if self._iteration >= self._rounds:
+        if self.iteration >= self._rounds:
             return []
         following: list[Spec] = []
         for played in group_played(done).values():
@@ -72,9 +68,7 @@ class Reflected(Composer):
             if any(episode.spec.label or has_succeeded(episode.rollout) for episode in played) or not finished:
                 continue
             spec, rollout = finished[0]
-            path = self.parts.demonstrate(spec.task, spec.seed)
-            hidden = frozenset(step.action for step in path.steps) if path is not None else frozenset()
-            if note := write_account(rollout.trajectory, hidden):
+            if note := write_account(rollout.trajectory, list_solution(self.parts, spec)):
                 following += [replace(episode.spec, note=note, label="reflected") for episode in played]
                 self.counts["reflected_groups"] += 1
         return following

@@ -12,6 +12,8 @@ from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts, group_specs
 from hardwon.trainers.algorithms.composers.spec import Spec
 
+from .blocks.trees import group_trees
+
 
 @PARTS.add(
     "estimator",
@@ -30,11 +32,8 @@ def hbpo(traces: Sequence[Trace], *, scale: float = 4.0) -> Advantages:
     R is `reward_budget` for a right answer and 0 for a wrong one. Traces are compared across budgets: it needs the
     composer `budgets`, whose label names the budget b. L is `scale` / 2 times the largest budget.
     """
-    groups: dict[tuple[str, str, str], dict[str, Trace]] = {}
-    for trace in traces:
-        groups.setdefault((trace.group, trace.role, trace.arm), {})[trace.id] = trace
     advantages: Advantages = {}
-    for group in groups.values():
+    for group in ({trace.id: trace for trace in own} for own in group_trees(traces)):
         budgets = {trace.id: _read_budget(trace.label) for trace in group.values()}
         half = scale / 2 * max(budgets.values())
         if not half:  # no trace had a budget, so there is no scale

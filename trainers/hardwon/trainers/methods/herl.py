@@ -9,7 +9,13 @@ from torch import Tensor
 
 from hardwon.memory import Trajectory
 from hardwon.trainers.algorithms.catalog import PARTS
-from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts, EndedEpisode, group_played
+from hardwon.trainers.algorithms.composers.base import (
+    Composer,
+    ComposerParts,
+    EndedEpisode,
+    group_played,
+    list_solution,
+)
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.logprobs import find_trained_positions
 from hardwon.trainers.algorithms.losses import MAX_LOG_RATIO
@@ -86,9 +92,7 @@ class Revise(Composer):
             ]
             ranked = sorted(open_ones, key=lambda episode: (-(episode.rollout.outcome or 0.0), episode.spec.copy))
             for spec, rollout in ranked[: self._candidates]:
-                path = self.parts.demonstrate(spec.task, spec.seed)
-                hidden = frozenset(step.action for step in path.steps) if path is not None else frozenset()
-                if note := write_rubrics(rollout.trajectory, hidden):
+                if note := write_rubrics(rollout.trajectory, list_solution(self.parts, spec)):
                     begun = replace(spec, note=note, label=REVISED, parent=spec.session, temperature=self._temperature)
                     following.append(begun)
                     self.counts["revisions"] += 1

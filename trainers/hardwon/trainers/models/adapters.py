@@ -3,7 +3,8 @@
 Activate a role before each use of the model. Only the parameters of the active role are trained.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -100,15 +101,8 @@ def copy_adapter(model: Any, source: str, target: str) -> None:
             parameter.copy_(weights[name])
 
 
-class WithoutAdapters(AbstractContextManager[Any]):
-    """Context that yields the model with its adapters disabled."""
-
-    def __init__(self, model: Any) -> None:
-        self._model, self._off = model, model.disable_adapter()
-
-    def __enter__(self) -> Any:
-        self._off.__enter__()
-        return self._model
-
-    def __exit__(self, *error: Any) -> None:
-        self._off.__exit__(*error)
+@contextmanager
+def without_adapters(model: Any) -> Iterator[Any]:
+    """Yield the model with its adapters disabled."""
+    with model.disable_adapter():
+        yield model

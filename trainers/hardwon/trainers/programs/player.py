@@ -12,10 +12,10 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.upkeep.text_files import read_text
+from hardwon.trainers.algorithms.catalog import import_named
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.config.parsing import import_callable
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -42,7 +42,7 @@ class ProgramPlayer:
         self._outcome: OutcomeKind = config.outcome
         self._inputs = _read_inputs(config)
         self._reward: Reward | None = (
-            import_callable(config.program.reward, "program.reward") if config.program.reward else None
+            import_named(config.program.reward, "program.reward") if config.program.reward else None
         )
         self.gateway = Gateway(
             engine,

@@ -31,8 +31,8 @@ class ProgramPrompts:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self.end = template.end
-        self._shows_tools = template.abilities.shows_tools
-        self._has_system = template.abilities.has_system
+        self._shows_tools = template.shows_tools
+        self._has_system = template.has_system
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Ids:
         """Return the tokens of whole messages, up to the next answer."""

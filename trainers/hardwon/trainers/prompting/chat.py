@@ -17,7 +17,7 @@ from hardwon.memory.errors import CannotLearn
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.conversation import ChatTurn, Conversation, Conversations, PromptBuilder
-from hardwon.runtime.llm.tool_messages import build_messages, build_turn, find_call, format_call, list_tools
+from hardwon.runtime.llm.tool_messages import build_turn, find_call, format_call, list_tools
 from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
 from hardwon.trainers.engines.grammar import PLAIN, CallForm
 from hardwon.trainers.engines.tool_form import ToolForm
@@ -54,10 +54,10 @@ class ChatFormat:
 
     def open_prompt(self, conversation: Conversation, context: Context) -> Ids:
         """Return the tokens up to the next action of an episode, whose open turn is the last of `conversation`."""
-        return tuple(token for tokens, _ in self.parts(conversation) for token in tokens)
+        return tuple(token for tokens in self.parts(conversation) for token in tokens)
 
-    def parts(self, conversation: Conversation) -> Iterator[tuple[Ids, bool]]:
-        """Yield the tokens of each message that is not left out, and whether it is an answer.
+    def parts(self, conversation: Conversation) -> Iterator[Ids]:
+        """Yield the tokens of each message that is not left out, and of the answer to it.
 
         A message is rendered once, and once more if it becomes the first one. The tokens then continue nothing that was
         sent before, so they begin a training row of their own.
@@ -69,9 +69,9 @@ class ChatFormat:
                     self._open(conversation, turn) if before is None else self._resume(conversation, before, turn)
                 )
                 turn.opens = before is None
-            yield turn.ids, False
+            yield turn.ids
             if turn.answer is not None:
-                yield self._answer(conversation, turn), True
+                yield self._answer(conversation, turn)
             before = turn
 
     def call_form(self, conversation: Conversation) -> CallForm:
@@ -111,14 +111,6 @@ class ChatFormat:
         if call is None:
             return self.text(action)
         return self.text(format_call(*call)) if form is None else (*form.encode(*call), self.end)
-
-    def render(self, conversation: Conversation) -> Ids:
-        """Return the tokens of the messages of a conversation, as a server without a record would send them."""
-        if self._find_tools(conversation) is None:
-            return self.template.render(conversation.messages())
-        system, first, *rest = build_messages(conversation)
-        messages = [*self.template.begin(system["content"], first["content"]), *rest]
-        return self.template.render_chat(messages, tools=list_tools(conversation))
 
     def actions(self, actions: Sequence[str]) -> tuple[Trie, dict[Ids, str]]:
         """Return the listed actions as a trie, and the action by tokens; the first of two with equal tokens wins."""

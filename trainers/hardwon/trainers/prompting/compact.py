@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from hardwon.memory import State, Step, Trajectory
+from hardwon.memory import State, Trajectory
 from hardwon.memory.situations.keys import content_words
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversation
@@ -113,15 +113,6 @@ class CompactFormat:
     def hide(self) -> Ids:
         """Return the tokens of a message of the environment that shows nothing, without the place."""
         return (*self._ids("<see>"), *self._ids("<act>"))
-
-    def prompt(self, history: Sequence[Step], state: State, memory: str | None) -> Ids:
-        """Return the tokens of an episode up to its next action; `memory` is the text shown at this step."""
-        ids: Ids = ()
-        for t, step in enumerate(history):
-            ids += self.encode_state(step.pre, step.why.memory, first=t == 0)
-            # the tokens as sampled: tokenizing the action's text again could give others
-            ids += step.why.tokens or self.text(step.action)
-        return (*ids, *self.encode_state(state, memory, first=not history))
 
     def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
         """Return the actions of a recorded episode as samples to imitate, with all tokens trained on."""

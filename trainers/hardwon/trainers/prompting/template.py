@@ -10,48 +10,18 @@ token. Text from outside never becomes a control token.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Ids
 from hardwon.trainers.engines.rendering import encode_text, render_messages
-from hardwon.trainers.engines.tool_form import ToolForm
+from hardwon.trainers.engines.tool_form import ANSWERED, ARGUMENT_WORD, CALL, RESULT, TOOL, ToolForm
 
 _SYSTEM, _USER, _NEXT = "Kestrel", "Lantern", "Marigold"
 """Messages of the probes: words that no template contains."""
 _ANSWERS = ("x", "y")
 """Two placeholders for an answer, without a token in common."""
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "quartzite",
-        "description": "Look.",
-        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
-    },
-}
-_ARGUMENT, _RESULT = "Obsidian", "Porphyry"
-_CALL = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "quartzite", "arguments": {"at": _ARGUMENT}}}],
-}
-_ANSWERED = {"role": "tool", "tool_call_id": "1", "content": _RESULT}
-
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """Capabilities of a chat template."""
-
-    end: int
-    """The token that ends an answer."""
-    has_system: bool
-    """Whether it takes a system message and keeps it at the start; if not, the first user message has its text."""
-    shows_tools: bool
-    """True if it renders tool schemas, a call without words, and the result. If not, programs have them as text."""
-    thinks: bool
-    """Whether it has a switch for thinking, `enable_thinking`."""
 
 
 class ChatTemplate:
@@ -65,7 +35,8 @@ class ChatTemplate:
             raise ConfigError(
                 f"{self._name} has no chat template; use an instruction-tuned base, or set model.prompt=compact."
             )
-        self._has_system = self._keeps_system()
+        self.has_system = self._keeps_system()
+        """Whether it takes a system message and keeps it at the start; if not, the first user message has its text."""
         self._before, self.end = self._find_end()
         self._check_control_tokens()
 
@@ -83,12 +54,6 @@ class ChatTemplate:
         if ids[:cut] != self._before or ids[cut] != self.end:
             raise ConfigError(f"the chat template of {self._name} rewrites earlier messages; use another base.")
         return ids[cut + 1 :]
-
-    def render(self, messages: Sequence[tuple[str, str]], *, answer: bool = True) -> Ids:
-        """Return the tokens of whole messages, as a server without a record would send them."""
-        (_, system), (_, user), *more = messages
-        rest = [_message(role, text) for role, text in more]
-        return self._render([*self.begin(system, user), *rest], answer=answer)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), answer: bool = True
@@ -115,7 +80,7 @@ class ChatTemplate:
 
     def begin(self, system: str, user: str) -> list[dict[str, str]]:
         """Return the first messages; without a system message, that of the user has its text."""
-        if self._has_system:
+        if self.has_system:
             return [_message("system", system), _message("user", user)]
         return [_message("user", f"{system}\n\n{user}")]
 
@@ -129,37 +94,30 @@ class ChatTemplate:
 
     def describe(self) -> str:
         """Return what the probes found, in one line."""
-        abilities = self.abilities
-        end = self.tokenizer.convert_ids_to_tokens(abilities.end)
-        system = (
-            "a system message" if abilities.has_system else "no system message, so the first user message has its text"
-        )
+        end, plain = self.tokenizer.convert_ids_to_tokens(self.end), self.begin(_SYSTEM, _USER)
+        system = "a system message" if self.has_system else "no system message, so the first user message has its text"
         tools = "its tool form is incomplete or missing, and the tools of an environment are written as text"
         if self.tools is not None:
             tools = "tools, calls and results have its own form"
-        elif abilities.shows_tools:
+        elif self.shows_tools:
             tools = "its tool form is left to programs, and the tools of an environment are written as text"
-        thoughts = "; its own thinking is closed" if abilities.thinks else ""
+        thinks = self._render(plain, enable_thinking=True) != self._render(plain, enable_thinking=False)
+        thoughts = "; its own thinking is closed" if thinks else ""
         return f"chat template: {system}; answers end with {end}{thoughts}; {tools}."
 
     @cached_property
-    def abilities(self) -> Abilities:
-        """Capabilities of the template."""
-        plain = self.begin(_SYSTEM, _USER)
-        thinks = self._render(plain, enable_thinking=True) != self._render(plain, enable_thinking=False)
-        return Abilities(self.end, self._has_system, self._shows_tools(plain), thinks)
-
-    def _shows_tools(self, plain: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether tools, the call of one without words beside it, and its result are all rendered.
+    def shows_tools(self) -> bool:
+        """Whether it renders tool schemas, a call without words, and the result. If not, programs have them as text.
 
         Some templates list the tools and drop the calls, or refuse a message without words or the role of results.
         """
+        plain = self.begin(_SYSTEM, _USER)
         try:
-            is_listed = self._render(plain, tools=[_TOOL]) != self._render(plain)
-            text = str(self.tokenizer.decode(self._render([*plain, _CALL, _ANSWERED], tools=[_TOOL])))
+            is_listed = self._render(plain, tools=[TOOL]) != self._render(plain)
+            text = str(self.tokenizer.decode(self._render([*plain, CALL, ANSWERED], tools=[TOOL])))
         except Exception:  # a template is a program: it may raise anything for what it does not expect
             return False
-        return is_listed and _ARGUMENT in text and _RESULT in text
+        return is_listed and ARGUMENT_WORD in text and RESULT in text
 
     def _keeps_system(self) -> bool:
         """Return whether a system message is taken and stays at the start of a growing conversation."""

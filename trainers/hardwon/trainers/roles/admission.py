@@ -162,9 +162,6 @@ class AdmissionRole(TrainedRole):
             most = learning.updates * learning.batch
             self.supervised.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
 
-    def read(self, salt: str) -> None:
-        """Do nothing: teams start after the rollouts."""
-
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
         """Run teams on some task instances of the rollouts, and return the metrics."""
         worlds = list(dict.fromkeys(rollout.group for rollout in rollouts))[: self.settings.worlds]

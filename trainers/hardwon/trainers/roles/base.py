@@ -6,7 +6,7 @@ weights. Before the episodes of an arm with guidance `role`, the roles provide t
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Environment
@@ -22,6 +22,9 @@ from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.models.adapters import has_adapters, parameters_of, read_adapter
 from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import Spec
+
+Play = Callable[[Sequence[Spec]], Awaitable[Sequence[Rollout]]]
+"""Plays episodes of an arm that recalls, for trials."""
 
 
 class Role(Protocol):
@@ -63,6 +66,24 @@ class Role(Protocol):
         """Take over the training data of an iteration's finished rollouts."""
         ...
 
+    def read(self, salt: str) -> None:
+        """Start reading recorded episodes in the background and return at once. The rollouts never wait for it."""
+        ...
+
+    async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
+        """Take over the finished readings at the end of an iteration, and return the metrics to log by name."""
+        ...
+
+    async def try_candidates(self, play: Play, arm: str, salt: str) -> dict[str, float]:
+        """Try items in episodes of their own before they are stored, and return the metrics to log by name.
+
+        Args:
+            play: Plays episodes of the arm; each shows the candidate of its spec besides what recall gives.
+            arm: Name of an arm that shows all that is recalled.
+            salt: Distinguishes the random numbers of this iteration from those of others.
+        """
+        ...
+
     def ready(self) -> bool:
         """Return whether there is enough data for an update."""
         ...
@@ -81,36 +102,6 @@ class Role(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        ...
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """A role that also reads episodes in the background. The rollouts never wait for it."""
-
-    def read(self, salt: str) -> None:
-        """Start reading and return at once."""
-        ...
-
-    async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
-        """Take over the finished readings at the end of an iteration."""
-        ...
-
-
-@runtime_checkable
-class TriesCandidates(Protocol):
-    """A role that tries items in episodes of their own before they are stored."""
-
-    async def try_candidates(
-        self, play: Callable[[Sequence[Spec]], Awaitable[Sequence[Rollout]]], arm: str, salt: str
-    ) -> dict[str, float]:
-        """Try the items that wait, and return the metrics to log by name.
-
-        Args:
-            play: Plays episodes of the arm; each shows the candidate of its spec besides what recall gives.
-            arm: Name of an arm that shows all that is recalled.
-            salt: Distinguishes the random numbers of this iteration from those of others.
-        """
         ...
 
 
@@ -164,6 +155,17 @@ class LearningRole:
     async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
         """Return the episodes unchanged."""
         return specs
+
+    def read(self, salt: str) -> None:
+        """Read nothing."""
+
+    async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
+        """Return no metrics: nothing was read."""
+        return {}
+
+    async def try_candidates(self, play: Play, arm: str, salt: str) -> dict[str, float]:
+        """Return no metrics: there is nothing to try."""
+        return {}
 
     def weights(self) -> Weights:
         """Return all parameters, or the adapter's parameters under peft's names."""

@@ -7,7 +7,7 @@ others are played.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from statistics import fmean
@@ -23,16 +23,13 @@ from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.workers.background import Background
 
-from .base import Parts
+from .base import Parts, Play
 from .supervised_stage import plan_stage
 from .teaching import RULES, mark_lessons, open_teacher
 from .trained import TrainedRole
 from .trials import Trial, Trials
 from .tuning import TUNING
 from .writing import MAX_TOKENS, LessonWriter, Written
-
-Play = Callable[[Sequence[Spec]], Awaitable[Sequence[Rollout]]]
-"""Plays episodes of an arm that recalls, for trials."""
 
 
 @dataclass(frozen=True, kw_only=True)

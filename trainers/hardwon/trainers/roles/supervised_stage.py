@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from hardwon.trainers.algorithms.imitation import Imitation, WarmStart, WarmStartReport, make_updates
 from hardwon.trainers.algorithms.samples import Ids, Sample, WordChoice, pack_samples
@@ -164,20 +164,6 @@ class SupervisedStage:
 def _is_yes(marked: Marked) -> bool:
     """Return whether the right answer is yes."""
     return bool(marked.is_yes)
-
-
-@runtime_checkable
-class SupervisedRole(Protocol):
-    """A role that may have a stage 1 before it learns from outcomes."""
-
-    @property
-    def supervised(self) -> SupervisedStage:
-        """Stage 1 of this role."""
-        ...
-
-    async def report_accuracy(self) -> str:
-        """Return what stage 1 has reached, in words; empty if there is nothing to tell."""
-        ...
 
 
 def plan_stage(updates: int, batch: int, lr: float) -> WarmStart | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from hardwon.memory import Trajectory
 from hardwon.memory.learning.skill_mining import find_preparation, without_circles
 from hardwon.runtime.guidance.lessons import render_lesson
+from hardwon.trainers.algorithms.catalog import import_named
 from hardwon.trainers.algorithms.outcomes import measure_outcome
-from hardwon.trainers.config.parsing import import_callable
 
 from .base import Parts
 from .marking import find_deciding_steps, format_path
@@ -27,7 +27,8 @@ Teacher = Callable[[Trajectory], str]
 def open_teacher(name: str, parts: Parts) -> Teacher:
     """Return the teacher of the settings."""
     if name != RULES:
-        return import_callable(name, "roles.extractor.settings.teacher")
+        teacher: Teacher = import_named(name, "roles.extractor.settings.teacher")
+        return teacher
     return lambda trajectory: write_by_rules(trajectory, solved=(measure_outcome(trajectory, parts.outcome) or 0.0) > 0)
 
 

@@ -20,7 +20,7 @@ from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts as messages
-from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
+from hardwon.runtime.llm.conversation import Conversation, Conversations
 from hardwon.trainers.algorithms.composers.spec import Spec as Spec
 from hardwon.trainers.algorithms.outcomes import OutcomeKind, mark_outcome
 from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, Tried, WordChoice, compute_anchor
@@ -138,9 +138,7 @@ class TokenPolicy:
         snapshot: str = "",
         role: str = "policy",
         settings: PolicySettings | None = None,
-        builder: PromptBuilder | None = None,
         context: int | None = None,
-        max_tokens: int | None = None,
     ) -> None:
         """Create a policy on an engine.
 
@@ -151,21 +149,19 @@ class TokenPolicy:
             snapshot: Name of the library version in use, stored with every sample.
             role: The engine's role whose weights act.
             settings: The limits of an answer, the history, and thinking before acting; default: those of the class.
-            builder: Writes the messages of an episode; default: that of the settings.
             context: Longest sequence that the model reads, in tokens; None for no limit.
-            max_tokens: Takes the place of the settings' own limit of a tool call or free text.
 
         Raises:
             ConfigError: The policy is to think, and the prompts have no lines.
         """
         self._context, how = context, settings or PolicySettings()
         self._engine, self._prompts = engine, prompts
-        self._answers = Answers(prompts, max_tokens=max_tokens or how.max_tokens)
+        self._answers = Answers(prompts, max_tokens=how.max_tokens)
         self._opening = open_opening(prompts, how)
         is_silent = self._opening is not None and not isinstance(prompts, ChatFormat)
         self._speech = Speech(prompts, how.spoken) if how.spoken and not is_silent else None
         self._is_predicted = how.speech == "predicted"
-        self._log = Conversations(builder or how.build_prompts())
+        self._log = Conversations(how.build_prompts())
         self._temperature, self._role = temperature, role
         self.snapshot = snapshot
         """Name of the library version in use; stored with every sample."""

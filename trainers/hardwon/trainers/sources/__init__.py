@@ -11,7 +11,6 @@ from . import (
     world as world,
 )
 from .base import (
-    BUILDERS as BUILDERS,
     Source as Source,
     SourceParts as SourceParts,
     Sources as Sources,

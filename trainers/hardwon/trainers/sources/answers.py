@@ -5,17 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.logprobs import compute_logprobs
 from hardwon.trainers.algorithms.samples import Ids, PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.algorithms.signals import Signals
-from hardwon.trainers.config.sources import AnswerSettings
 from hardwon.trainers.models.adapters import activate
 
-from .base import SourceParts, Untrained, list_turns, register_source
+from .base import SourceParts, Untrained, list_turns
 from .policy import measure_entropies
 
 
@@ -46,21 +46,25 @@ def list_last_rows(rollout: Rollout) -> list[Sample]:
     return [rows[turn] for turn in list_turns(rollout)]
 
 
-@register_source("answer")
+@PARTS.add("source", "Probability of the true answer", gives=("answer",), name="answer", method="igpo")
 class AnswerSource(Untrained):
-    """Gives p_t = exp(mean log p(answer | prompt after turn t)), and p_0 before the first turn as score (IGPO).
+    """Probability of the true answer after every turn, by the policy.
 
-    The answer takes the place of the next action, as token ids. After the last turn there is no prompt, so nothing is
-    known there.
+    p_t = exp(mean log p(answer | prompt after turn t)), and p_0 before the first turn is the score (IGPO). The answer
+    takes the place of the next action, as token ids. After the last turn there is no prompt, so nothing is known there.
     """
 
-    gives = ("answer",)
+    def __init__(self, parts: SourceParts, *, of: Literal["world", "route"] = "world") -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        """Create the source."""
-        self._parts = parts
-        self._settings: AnswerSettings = parts.settings
-        if self._settings.of == "world" and not isinstance(parts.environment, Answered):
+        Args:
+            parts: Its objects.
+            of: world is the environment's own answer(task, seed), and route the actions of an explored success of the
+                task instance; instances without one have no signal.
+        """
+        super().__init__(parts)
+        self._of = of
+        if of == "world" and not isinstance(parts.environment, Answered):
             raise ConfigError(
                 f"the environment {getattr(parts.environment, 'name', '')} has no method answer(task, seed), so "
                 "roles.policy.sources.answer has nothing to measure; set its `of` to route, which takes the actions of "
@@ -71,12 +75,12 @@ class AnswerSource(Untrained):
 
     def _find_answer(self, rollout: Rollout) -> Ids:
         """Return the tokens of the answer of a rollout's task; empty if there is none."""
-        task, _, seed = rollout.group.rpartition("#")
-        if self._settings.of == "world":
+        if self._of == "world":
             environment: Any = self._parts.environment
+            task, _, seed = rollout.group.rpartition("#")
             text = environment.answer(task, int(seed))
         else:
-            best = self._parts.reference(task, int(seed))
+            best = self._parts.find_reference(rollout)
             steps = [] if best is None else without_circles([s for s in best.steps if s.action and s.diagnosis.success])
             text = " ".join(step.action for step in steps)
         return self._parts.prompts.text(text) if text else ()
@@ -119,17 +123,13 @@ def _to_probabilities(rollout: Rollout, means: Mapping[tuple[str, int], float | 
     return Signals({"answer": after}, {} if not values or values[0] is None else {"answer": values[0]})
 
 
-@register_source("confidence")
+@PARTS.add("source", "Confidence", gives=("confidence",), name="confidence", method="spae")
 class ConfidenceSource(Untrained):
-    """Gives exp(-mean entropy) of the next action's choices; after the last turn nothing is known (SPAE).
+    """exp of minus the mean entropy of the next action's choices, by the policy.
 
-    The authors sample probes of ten tokens; here the action that was taken next is the probe.
+    After the last turn nothing is known (SPAE). The authors sample probes of ten tokens; here the action that was taken
+    next is the probe.
     """
-
-    gives = ("confidence",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        self._parts = parts
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the confidence after every turn."""
@@ -143,18 +143,17 @@ class ConfidenceSource(Untrained):
         return signals
 
 
-@register_source("observation")
+@PARTS.add("source", "Use of observations", gives=("observation",), name="observation", method="infopo")
 class ObservationSource(Untrained):
-    """Gives I_t = mean log p(next action | observation) - the same with the observation hidden (InfoPO).
+    """How much the observation after a turn changed the log-probability of the next action, by the policy.
 
-    It is one teacher-forced sample of a divergence, and may be negative. The last turn has none, and neither has a turn
-    without a choice after it.
+    I_t = mean log p(next action | observation) - the same with the observation hidden (InfoPO). It is one
+    teacher-forced sample of a divergence, and may be negative. The last turn has none, and neither has a turn without a
+    choice after it.
     """
 
-    gives = ("observation",)
-
     def __init__(self, parts: SourceParts) -> None:
-        self._parts = parts
+        super().__init__(parts)
         self._hidden = parts.prompts.hide()
         self.spent: dict[str, float] = {}
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hardwon.memory import Trajectory
-from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Environment
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.algorithms.signals import Signals, count_missing
-from hardwon.trainers.config.sources import import_source, parse_source
+from hardwon.trainers.config.sources import check_source, find_signals, import_source
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.base import PromptFormat
 
@@ -23,14 +23,10 @@ from hardwon.trainers.prompting.base import PromptFormat
 class Source(Protocol):
     """Finds out something about the turns of the policy that the environment does not report.
 
-    Attributes that are optional: `spent`, counts such as calls and tokens of the last reading, and `rates`, shares of
-    the last reading, both by name.
+    It is called with its `SourceParts`, and its settings as keyword arguments. Your own class names the signals in
+    `gives`. Attributes that are optional: `spent`, counts such as calls and tokens of the last reading, and `rates`,
+    shares of the last reading, both by name.
     """
-
-    @property
-    def gives(self) -> Sequence[str]:
-        """Return the names of the signals that it gives."""
-        ...
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the signals of the rollouts by id of the trajectory."""
@@ -52,6 +48,9 @@ class Source(Protocol):
 class Untrained:
     """The part of a source that has nothing to learn and no state."""
 
+    def __init__(self, parts: "SourceParts") -> None:
+        self._parts = parts
+
     def learn(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, float]:
         """Return no metrics: there is nothing to train."""
         return {}
@@ -64,12 +63,22 @@ class Untrained:
         """Restore nothing."""
 
 
+class EpisodeSource(Untrained):
+    """The part of a source that reads each episode by itself."""
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the signals of the rollouts by id of the trajectory."""
+        return {rollout.trajectory.id: self.measure(rollout) for group in groups for rollout in group}
+
+    def measure(self, rollout: Rollout) -> Signals:
+        """Return the signals of an episode."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class SourceParts:
     """The objects that a source is built from."""
 
-    settings: Any
-    """The dataclass of the source in `config.sources`, or the plain settings of your own source."""
     model: Any
     """The policy's model in this process, which the learner trains."""
     prompts: PromptFormat
@@ -82,34 +91,18 @@ class SourceParts:
     """Tokens of a micro-batch when log-probabilities are computed."""
     reference: Callable[[str, int], Trajectory | None] = lambda task, seed: None
     """Returns an explored success of a task instance, by split and seed, or None."""
-    copy_model: Callable[[], Any] = lambda: None
-    """Returns a trainable copy of the base, or an adapter of its own, for sources that train a model."""
 
-
-Builder = Callable[[SourceParts], Source]
-BUILDERS: dict[str, Builder] = {}
-"""Builders of the sources in `config.sources`, by name. Importing `hardwon.trainers.sources` registers all of them."""
-
-
-def register_source(name: str) -> Callable[[Builder], Builder]:
-    """Return a decorator that registers the builder of a source, which may be its class."""
-
-    def register(builder: Builder) -> Builder:
-        BUILDERS[name] = builder
-        return builder
-
-    return register
+    def find_reference(self, rollout: Rollout, shift: int = 0) -> Trajectory | None:
+        """Return an explored success of a rollout's task instance, or of one that comes so many seeds later."""
+        task, _, seed = rollout.group.rpartition("#")
+        return self.reference(task, int(seed) + shift)
 
 
 def open_source(name: str, settings: Mapping[str, Any], parts: SourceParts) -> Source:
-    """Return a source by its name, or your own by `MODULE:CLASS`, which is called with `SourceParts`."""
-    parts = replace(parts, settings=parse_source(name, settings))
-    if ":" in name:
-        source: Source = import_source(name)(parts)
-        return source
-    if name not in BUILDERS:
-        raise UnknownName.of("source", name, [*BUILDERS])
-    return BUILDERS[name](parts)
+    """Return a source by its name, or your own by `MODULE:CLASS`."""
+    kind = import_source(name) if ":" in name else PARTS.get("source", name)
+    source: Source = kind(parts, **check_source(name, settings))
+    return source
 
 
 class Sources:
@@ -129,7 +122,8 @@ class Sources:
         """Return the rollouts with the signals of the sources, in the same order."""
         rollouts = list(rollouts)
         for name, source in self._sources.items():
-            if (only is not None and {*source.gives}.isdisjoint(only)) or not {*source.gives}.isdisjoint(without):
+            gives = {*find_signals(name)}
+            if (only is not None and gives.isdisjoint(only)) or not gives.isdisjoint(without):
                 continue
             began = time.perf_counter()
             readings = await source.read(group_finished(rollouts))
@@ -138,7 +132,7 @@ class Sources:
                 self._sums[f"signal/{name}/{kind}"] += number
             for kind, share in getattr(source, "rates", {}).items():
                 self._sums[f"signal/{name}/{kind}"] = share
-            rollouts = [_attach(rollout, source, readings) for rollout in rollouts]
+            rollouts = [_attach(rollout, readings) for rollout in rollouts]
             self._count(name, rollouts, readings)
         return rollouts
 
@@ -194,7 +188,7 @@ def group_finished(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
     return list(groups.values())
 
 
-def _attach(rollout: Rollout, source: Source, readings: Mapping[str, Signals]) -> Rollout:
+def _attach(rollout: Rollout, readings: Mapping[str, Signals]) -> Rollout:
     """Return the rollout with the signals that a source found."""
     if rollout.failed or not rollout.rows or rollout.trajectory.id not in readings:
         return rollout

@@ -7,10 +7,11 @@ from hardwon.memory import Failure, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.environments.calls import parse_call
 from hardwon.runtime.interfaces.types import Environment, Tooled
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.algorithms.signals import Signals
 
-from .base import SourceParts, Untrained, list_turns, register_source
+from .base import EpisodeSource, SourceParts, list_turns
 
 TEXT, CALL, KNOWN, VALID, RUNS = range(5)
 """The rungs: no call, a call of an unknown tool, of a tool with wrong arguments, one that fails, one that runs."""
@@ -25,14 +26,15 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-@register_source("calls")
-class CallsSource(Untrained):
-    """Gives the rung of every turn, from 0 for no call to 4 for a call that runs. An outage is no fault of a call."""
+@PARTS.add("source", "Graduated validity of calls (PROVE)", gives=("calls",), name="calls", method="rungs")
+class CallsSource(EpisodeSource):
+    """Rung of each tool call, from 0 to 4: text, unknown tool, wrong arguments, a call that fails, one that runs.
 
-    gives = ("calls",)
+    An outage is no fault of a call.
+    """
 
     def __init__(self, parts: SourceParts) -> None:
-        """Create the source."""
+        super().__init__(parts)
         if not isinstance(parts.environment, Tooled):
             raise ConfigError(
                 f"the source calls grades tool calls, and {parts.environment.name} has no tools. Leave it out of "
@@ -41,13 +43,9 @@ class CallsSource(Untrained):
         self._environment: Environment = parts.environment.clone()
         self._schemas: dict[str, Schemas] = {}
 
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+    def measure(self, rollout: Rollout) -> Signals:
         """Return the rung of every turn."""
-        return {
-            rollout.trajectory.id: Signals({"calls": tuple(self._grade(rollout, turn) for turn in list_turns(rollout))})
-            for group in groups
-            for rollout in group
-        }
+        return Signals({"calls": tuple(self._grade(rollout, turn) for turn in list_turns(rollout))})
 
     def _grade(self, rollout: Rollout, turn: int) -> float:
         if rollout.group not in self._schemas:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.logprobs import autocast, get_device_and_dtype, unwrap_causal
 from hardwon.trainers.algorithms.samples import Rollout, Sample, to_trace
 from hardwon.trainers.algorithms.signals import Signals
-from hardwon.trainers.config.sources import ContributionSettings, CriticSettings, RewardHeadSettings
 from hardwon.trainers.models.adapters import activate
 
 from .answers import list_last_rows
-from .base import SourceParts, register_source
+from .base import SourceParts
 
 
 def compute_features(parts: SourceParts, rows: Sequence[Sample]) -> Tensor:
@@ -63,25 +63,35 @@ def compute_sum_loss(contributions: Tensor, outcome: float) -> Tensor:
 class HeadSource:
     """The part that the sources with heads share: networks, their optimizer, a buffer and their state."""
 
-    gives: tuple[str, ...] = ()
     heads = 1
     """Number of networks, besides their targets."""
 
-    def __init__(self, parts: SourceParts) -> None:
-        self._parts, self._settings = parts, parts.settings
+    def __init__(
+        self, parts: SourceParts, *, width: int = 64, lr: float = 1e-3, updates: int = 20, kept: int = 512
+    ) -> None:
+        """Create the source.
+
+        Args:
+            parts: Its objects.
+            width: Width of the hidden layers.
+            lr: Learning rate.
+            updates: Updates per iteration.
+            kept: Newest examples that are learned from.
+        """
+        self._parts, self._width, self._lr, self._updates = parts, width, lr, updates
         self._nets: nn.ModuleList | None = None
         self._adam: torch.optim.Optimizer | None = None
         self._steps = 0
-        self._buffer: deque[Any] = deque(maxlen=parts.settings.kept)
+        self._buffer: deque[Any] = deque(maxlen=kept)
 
     def _open(self, width: int) -> nn.ModuleList:
         """Return the networks; the first call builds them for features of this width."""
         if self._nets is None:
             seeds = range(self._parts.seed, self._parts.seed + self.heads)
             self._nets = nn.ModuleList(
-                build_head(self._select_width(width, at), self._settings.width, seed) for at, seed in enumerate(seeds)
+                build_head(self._select_width(width, at), self._width, seed) for at, seed in enumerate(seeds)
             )
-            self._adam = torch.optim.Adam(self._nets.parameters(), lr=self._settings.lr)
+            self._adam = torch.optim.Adam(self._nets.parameters(), lr=self._lr)
         return self._nets
 
     def _select_width(self, width: int, at: int) -> int:
@@ -122,15 +132,13 @@ class HeadSource:
         self._buffer.extend(state["buffer"])
 
 
-@register_source("contribution")
+@PARTS.add("source", "Contribution head (SPA-RL)", gives=("contribution",), name="contribution", method="redistribute")
 class ContributionSource(HeadSource):
-    """Gives c_t of a head that is trained by (sum_t c_t - R)^2 on the newest episodes (SPA-RL, arXiv:2505.20732).
+    """Contribution of every turn to the outcome, by a head that is trained so that contributions sum to the outcome.
 
-    The authors train it once, offline, on episodes of exploration; here it learns every iteration.
+    c_t is trained by (sum_t c_t - R)^2 on the newest episodes (SPA-RL, arXiv:2505.20732). The authors train it once,
+    offline, on episodes of exploration; here it learns every iteration.
     """
-
-    gives = ("contribution",)
-    _settings: ContributionSettings
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the contribution of every turn."""
@@ -151,7 +159,7 @@ class ContributionSource(HeadSource):
             return {}
         head = self._open(self._buffer[0][0].shape[1])[0]
         losses = []
-        for _ in range(self._settings.updates):
+        for _ in range(self._updates):
             sums = [compute_sum_loss(head(features).squeeze(1), outcome) for features, outcome in self._buffer]
             loss = torch.stack(sums).mean()
             self._step(loss)
@@ -159,16 +167,18 @@ class ContributionSource(HeadSource):
         return {"loss": losses[-1], "episodes": float(len(self._buffer))}
 
 
-@register_source("prm")
+@PARTS.add("source", "Process reward head (ProRAG)", gives=("prm",), name="prm", method="prorag")
 class RewardHeadSource(HeadSource):
-    """Gives sigmoid of a head that is trained on pairs of actions at the same anchor (ProRAG).
+    """Score of every turn by a head, trained on pairs of actions in the same situation, the better return preferred.
 
     The authors make pairs by tree search with a strong model as filter; here the action with the higher mean return at
     the same anchor wins, which is own.
     """
 
-    gives = ("prm",)
-    _settings: RewardHeadSettings
+    def __init__(
+        self, parts: SourceParts, *, width: int = 64, lr: float = 1e-3, updates: int = 20, kept: int = 1024
+    ) -> None:
+        super().__init__(parts, width=width, lr=lr, updates=updates, kept=kept)
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the score of every turn."""
@@ -188,7 +198,7 @@ class RewardHeadSource(HeadSource):
             return {"pairs": 0.0}
         better, worse = (torch.stack(side) for side in zip(*self._buffer, strict=True))
         head, loss = self._open(better.shape[1])[0], torch.zeros(())
-        for _ in range(self._settings.updates):
+        for _ in range(self._updates):
             margins = head(better).squeeze(1) - head(worse).squeeze(1)
             loss = -nn.functional.logsigmoid(margins).mean()
             self._step(loss)
@@ -221,21 +231,43 @@ def compute_targets(rewards: Tensor, following: Tensor, ended: Tensor, discount:
     return rewards + discount * (1 - ended) * following
 
 
-@register_source("critic")
+@PARTS.add("source", "Critic (ArCHer)", gives=("critic",), name="critic", method="archer")
 class CriticSource(HeadSource):
-    """Gives min(Q1, Q2) - min(V1, V2) of every turn, by critics on frozen features (ArCHer, arXiv:2402.19446).
+    """Advantage min(Q1, Q2) - min(V1, V2) of every turn, by critics that are trained by temporal differences.
 
-    Q goes to r + discount (1 - end) V_target(s'), V to Q_target(s, a), with the action that was played. Targets move by
-    `tau`. The result is scaled by the explained variance of Q, at least 0: the noise of an untrained critic would be a
-    signal (own). Before `warmup` updates it is 0.
+    ArCHer, arXiv:2402.19446, on frozen features. Q goes to r + discount (1 - end) V_target(s'), V to Q_target(s, a),
+    with the action that was played. Targets move by `tau`. The result is scaled by the explained variance of Q, at
+    least 0: the noise of an untrained critic would be a signal (own). Before `warmup` updates it is 0.
     """
 
-    gives = ("critic",)
     heads = 4
-    _settings: CriticSettings
 
-    def __init__(self, parts: SourceParts) -> None:
-        super().__init__(parts)
+    def __init__(
+        self,
+        parts: SourceParts,
+        *,
+        width: int = 64,
+        lr: float = 1e-3,
+        updates: int = 50,
+        kept: int = 2048,
+        discount: float = 0.95,
+        tau: float = 0.1,
+        warmup: int = 20,
+    ) -> None:
+        """Create the source.
+
+        Args:
+            parts: Its objects.
+            width: Width of the hidden layers.
+            lr: Learning rate; 1e-5 in the authors' settings, with heads on an encoder of their own.
+            updates: Updates per iteration.
+            kept: Newest turns that are learned from.
+            discount: Discount of the returns.
+            tau: Share by which the target copies move after every update.
+            warmup: Updates before another value than 0 is given.
+        """
+        super().__init__(parts, width=width, lr=lr, updates=updates, kept=kept)
+        self._discount, self._tau, self._warmup = discount, tau, warmup
         self._targets: nn.ModuleList | None = None
         self._explained = 0.0
 
@@ -255,7 +287,7 @@ class CriticSource(HeadSource):
         for rollout in [rollout for group in groups for rollout in group]:
             rows = list_last_rows(rollout)
             values = [0.0] * len(rows)
-            if self._steps >= self._settings.warmup:
+            if self._steps >= self._warmup:
                 features = compute_features(self._parts, rows)
                 q1, q2, v1, v2 = self._evaluate(self._open(features.shape[1]), features)
                 values = (self._explained * (torch.minimum(q1, q2) - torch.minimum(v1, v2))).tolist()
@@ -278,17 +310,17 @@ class CriticSource(HeadSource):
         nets, loss, targets = self._open(now.shape[1]), torch.zeros(()), rewards
         assert self._targets is not None
         state = now[:, : now.shape[1] // 2]
-        for _ in range(self._settings.updates):
+        for _ in range(self._updates):
             _, _, v1, v2 = self._evaluate(self._targets, after)
             q1, q2, _, _ = self._evaluate(self._targets, now)
-            targets = compute_targets(rewards, torch.minimum(v1, v2), ended, self._settings.discount)
+            targets = compute_targets(rewards, torch.minimum(v1, v2), ended, self._discount)
             wanted = (targets, targets, q1, q2)
             values = [net(now if at < 2 else state).squeeze(1) for at, net in enumerate(nets)]
             loss = torch.stack([((a - b) ** 2).mean() for a, b in zip(values, wanted, strict=True)]).sum()
             self._step(loss)
             with torch.no_grad():
                 for target, parameter in zip(self._targets.parameters(), nets.parameters(), strict=True):
-                    target.lerp_(parameter, self._settings.tau)
+                    target.lerp_(parameter, self._tau)
         q1, q2, _, _ = self._evaluate(nets, now)
         spread = float(targets.var()) if len(targets) > 1 else 0.0
         error = float((targets - torch.minimum(q1, q2)).var()) if len(targets) > 1 else 0.0

@@ -6,32 +6,37 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.judging.preference import measure_pairs, pair_by_outcome, sum_by_trace, weigh_tokens
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.logprobs import compute_logprobs, find_trained_positions
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
 from hardwon.trainers.algorithms.signals import Signals
-from hardwon.trainers.config.sources import ImplicitSettings
 from hardwon.trainers.models.adapters import activate, parameters_of
 
-from .base import SourceParts, list_turns, register_source
+from .base import SourceParts, list_turns
 
 POLICY = "policy"
 
 
-@register_source("implicit")
+@PARTS.add("source", "Implicit reward model", gives=("implicit",), name="implicit", method="oprl")
 class ImplicitSource:
-    """Gives r_t = beta (log pi_phi - log pi_old), summed over the tokens of a turn (arXiv:2509.19199).
+    """Log-ratio of a second policy, trained on pairs of a success and a failure, to the one that sampled.
 
-    pi_phi starts as a copy of the policy at the first reading, and makes one update an iteration, after the rewards of
-    the iteration were read. The reference are the log-probabilities of sampling. It needs the memory of a second model.
+    r_t = beta (log pi_phi - log pi_old), summed over the tokens of a turn (arXiv:2509.19199). pi_phi starts as a copy
+    of the policy at the first reading, and makes one update an iteration, after the rewards of the iteration were read.
+    The reference are the log-probabilities of sampling. It needs the memory of a second model.
     """
 
-    gives = ("implicit",)
+    def __init__(self, parts: SourceParts, *, beta: float = 0.05, lr: float = 1e-6) -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        self._parts = parts
-        self._settings: ImplicitSettings = parts.settings
+        Args:
+            parts: Its objects.
+            beta: Scale of the reward and of the margin between two traces.
+            lr: Learning rate of the second policy.
+        """
+        self._parts, self._beta, self._lr = parts, beta, lr
         self._model: Any = None
         self._learner: Learner | None = None
         self.spent: dict[str, float] = {}
@@ -40,9 +45,7 @@ class ImplicitSource:
         """Return the learner of pi_phi; the first call copies the policy."""
         if self._learner is None:
             self._model = copy.deepcopy(self._parts.model)
-            settings = LearnerSettings(
-                lr=self._settings.lr, budget=self._parts.budget, denominator="constant", constant=1
-            )
+            settings = LearnerSettings(lr=self._lr, budget=self._parts.budget, denominator="constant", constant=1)
             # no name: with several processes, a named learner would share its steps
             self._learner = Learner(self._model, parameters_of(self._model, POLICY), settings)
         activate(self._model, POLICY)
@@ -53,9 +56,9 @@ class ImplicitSource:
         self._open()
         rollouts = [rollout for group in groups for rollout in group]
         ratios = self._measure(rollouts)
-        beta, rewards = self._settings.beta, dict[tuple[str, int], float]()
+        rewards: dict[tuple[str, int], float] = {}
         for trace, turn, ratio in ratios:
-            rewards[trace, turn] = rewards.get((trace, turn), 0.0) + beta * ratio
+            rewards[trace, turn] = rewards.get((trace, turn), 0.0) + self._beta * ratio
         self.spent = {"tokens": float(sum(len(row.prompt) + len(row.completion) for r in rollouts for row in r.rows))}
         return {
             rollout.trajectory.id: Signals(
@@ -89,8 +92,8 @@ class ImplicitSource:
         learner = self._open()
         sums = sum_by_trace((trace, ratio) for trace, _, ratio in self._measure(rollouts))
         sums.update({rollout.trajectory.id: sums.get(rollout.trajectory.id, 0.0) for rollout in rollouts})
-        loss, accuracy = measure_pairs(pairs, sums, beta=self._settings.beta)
-        weights = weigh_tokens(pairs, sums, beta=self._settings.beta)
+        loss, accuracy = measure_pairs(pairs, sums, beta=self._beta)
+        weights = weigh_tokens(pairs, sums, beta=self._beta)
         sequences = self._pack(rollouts)
         # the learner divides by the number of traces, and the weights hold the mean over pairs already
         traces = len({sequence.trace for sequence in sequences})

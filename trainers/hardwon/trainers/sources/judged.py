@@ -5,33 +5,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from hardwon.memory import Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.prompts import step_line
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.judging.checklists import ChecklistItem, check_items
 from hardwon.trainers.algorithms.judging.tournament import rank_by_tournament
 from hardwon.trainers.algorithms.judging.verdicts import compare_verdicts
 from hardwon.trainers.algorithms.samples import Rollout, to_trace
 from hardwon.trainers.algorithms.signals import Signals
-from hardwon.trainers.config.sources import ChecklistSettings, ScoreSettings, StepsSettings
 
-from .base import SourceParts, Untrained, list_turns, register_source
-from .judge import Ask, AskKind, Assessment, open_judge, vote
+from .base import SourceParts, Untrained, list_turns
+from .judge import Ask, AskKind, Assessment, Rule, open_judge, vote
 from .local_judge import LocalAnswers, LocalJudge
 
 
 class JudgedSource(Untrained):
     """The part that all sources with a judge share: the questions, and counts of calls and of unreadable answers."""
 
-    gives: tuple[str, ...] = ()
+    def __init__(self, parts: SourceParts, *, judge: str) -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        self._parts, self._settings = parts, parts.settings
+        Args:
+            parts: Its objects.
+            judge: policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge.
+        """
+        super().__init__(parts)
         self._answers: LocalAnswers | None = None
         local = {"policy": lambda: self._open_local(frozen=False), "base": lambda: self._open_local(frozen=True)}
-        self._judge = open_judge(parts.settings.judge, local)
+        self._judge = open_judge(judge, local)
         self.spent: dict[str, float] = {}
         self.rates: dict[str, float] = {}
 
@@ -67,18 +71,28 @@ class JudgedSource(Untrained):
         return answers
 
 
-@register_source("steps")
+@PARTS.add("source", "Labels of turns by a judge", gives=("steps",), name="steps", method="capo")
 class StepsSource(JudgedSource):
-    """Gives 1 for a right turn and 0 for a wrong one, by the votes of several critiques."""
+    """Whether each turn is right, by the votes of a judge's critiques."""
 
-    gives = ("steps",)
-    _settings: StepsSettings
+    def __init__(self, parts: SourceParts, *, judge: str, votes: int = 4, rule: Rule = "intersection") -> None:
+        """Create the source.
+
+        Args:
+            parts: Its objects.
+            judge: See `JudgedSource`.
+            votes: Critiques per episode.
+            rule: When a turn is wrong: if all critiques say so (for small judges), at least half, or one.
+        """
+        super().__init__(parts, judge=judge)
+        self._votes: int = votes
+        self._rule: Rule = rule
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the label of every turn; None where no critique could be read."""
         self.spent = {}
         rollouts = [rollout for group in groups for rollout in group]
-        votes = self._settings.votes
+        votes = self._votes
         asks = [self._ask("steps", rollout, number=number) for rollout in rollouts for number in range(votes)]
         answers = await self._assess(asks)
         signals: dict[str, Signals] = {}
@@ -86,22 +100,20 @@ class StepsSource(JudgedSource):
             number = len(list_turns(rollout))
             critiques = [answer for answer in answers[at * votes : (at + 1) * votes] if answer is not None]
             own = [critique.steps for critique in critiques if len(critique.steps) == number]
-            labels = vote(own, self._settings.rule) if own else (None,) * number
+            labels = vote(own, self._rule) if own else (None,) * number
             signals[rollout.trajectory.id] = Signals({"steps": labels})
         traces = [to_trace(replace(rollout, signals=signals[rollout.trajectory.id])) for rollout in rollouts]
         self.rates = compare_verdicts(traces)
         return signals
 
 
-@register_source("lookback")
+@PARTS.add("source", "Use of earlier turns by a judge (HAR)", gives=("lookback",), name="lookback", method="har-judge")
 class LookbackSource(JudgedSource):
-    """Gives the share of the turns after the first whose thought uses what earlier turns showed (HAR).
+    """Share of the turns after the first whose thought uses what earlier turns showed, by a judge; it needs speech.
 
     The thought is what the policy says before its action. A turn without one, or without a readable answer, counts in
     no mean, and an episode without any such turn has no share.
     """
-
-    gives = ("lookback",)
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return whether each thought looks back, and the share of those that do."""
@@ -138,12 +150,21 @@ def _read_thought(step: Step) -> str:
     return next((str(extra[name]) for name in ("thought", "prediction", "tag") if extra.get(name)), "")
 
 
-@register_source("score")
+@PARTS.add("source", "Scores by a judge", gives=("score", "quality"), name="score", method="exprl")
 class ScoreSource(JudgedSource):
-    """Gives a judge's score in [0, 1] after every turn; the judge sees a hidden reference if there is one (ExpRL)."""
+    """Score of every prefix of an episode by a judge, and that of the whole as quality."""
 
-    gives = ("score", "quality")
-    _settings: ScoreSettings
+    def __init__(self, parts: SourceParts, *, judge: str, reference: Literal["own", "another", "none"] = "own") -> None:
+        """Create the source.
+
+        Args:
+            parts: Its objects.
+            judge: See `JudgedSource`.
+            reference: What the judge sees and the policy never does: own is an explored success of the
+                task instance, and another that of the next one, with which the judge must be wrong more often.
+        """
+        super().__init__(parts, judge=judge)
+        self._reference = reference
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the score of every prefix, and of the whole as quality. Unread prefixes are None."""
@@ -166,17 +187,14 @@ class ScoreSource(JudgedSource):
 
     def _find_reference(self, rollout: Rollout) -> str:
         """Return the path of an explored success, of the same task instance unless the settings say another."""
-        task, _, seed = rollout.group.rpartition("#")
-        shift = 1 if self._settings.reference == "another" else 0
-        best = self._parts.reference(task, int(seed) + shift) if self._settings.reference != "none" else None
+        shift = int(self._reference == "another")
+        best = self._parts.find_reference(rollout, shift) if self._reference != "none" else None
         return "" if best is None else "\n".join(step_line(step) for step in best.steps)
 
 
-@register_source("verdict")
+@PARTS.add("source", "Verdict of a judge", gives=("verdict",), name="verdict", method="spark-augmented")
 class VerdictSource(JudgedSource):
-    """Gives 1 if a judge says that the task is solved and 0 if not, for worlds without an outcome."""
-
-    gives = ("verdict",)
+    """Whether an episode solved its task, by a judge."""
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the verdict of every episode; an unreadable one is 0."""
@@ -189,16 +207,20 @@ class VerdictSource(JudgedSource):
         }
 
 
-@register_source("items")
+@PARTS.add("source", "Checklist by a judge", gives=("items",), name="items", method="checklist")
 class ItemsSource(JudgedSource):
-    """Gives the answers to a checklist after every turn (CM2). The file has the items by task."""
+    """Which items of a task's checklist are satisfied after every turn, by a judge."""
 
-    gives = ("items",)
-    _settings: ChecklistSettings
+    def __init__(self, parts: SourceParts, *, judge: str, file: str) -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        super().__init__(parts)
-        self._lists = read_checklists(Path(self._settings.file))
+        Args:
+            parts: Its objects.
+            judge: See `JudgedSource`.
+            file: JSON file with lists of items by the text of the task; `*` stands for all other tasks.
+        """
+        super().__init__(parts, judge=judge)
+        self._lists = read_checklists(Path(file))
 
     def _find_items(self, task: str) -> tuple[ChecklistItem, ...]:
         """Return the checklist of a task, or that of all other tasks."""
@@ -249,11 +271,12 @@ def read_checklists(file: Path) -> dict[str, tuple[ChecklistItem, ...]]:
         ) from error
 
 
-@register_source("arena")
+@PARTS.add("source", "Tournament by a judge", gives=("arena",), name="arena", method="arena")
 class ArenaSource(JudgedSource):
-    """Gives the reward of a tournament of siblings, judged in pairs (ArenaRL): 4 (n - 1) calls a group."""
+    """Rank of an episode in a tournament of its siblings, by a judge of pairs.
 
-    gives = ("arena",)
+    It takes 4 (n - 1) calls a group (ArenaRL).
+    """
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the reward of every episode by its rank among its siblings."""

@@ -5,23 +5,18 @@ from statistics import fmean
 
 import torch
 
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.logprobs import collate, forward, get_device_and_dtype, split_by_sequence
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, micro_batches, pack_samples
 from hardwon.trainers.algorithms.signals import Signals
 from hardwon.trainers.models.adapters import activate
 
-from .base import SourceParts, Untrained, list_turns, register_source
+from .base import SourceParts, Untrained, list_turns
 
 
-@register_source("entropy")
+@PARTS.add("source", "Entropy of choices", gives=("entropy",), name="entropy", method="empg")
 class EntropySource(Untrained):
-    """Gives the mean entropy of a turn's choices, over the tokens that were possible; forced tokens do not count."""
-
-    gives = ("entropy",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        self._parts = parts
-        self.spent: dict[str, float] = {}
+    """Mean entropy of a turn's choices among the allowed tokens, by the policy that sampled."""
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the entropy of every turn; None for a turn without a choice."""

@@ -1,54 +1,38 @@
 """Sources of what the policy says about its own episode: tags, predictions, and progress in retrospect."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from hardwon.runtime.llm.prompts import step_line
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.algorithms.signals import Signals, Values
-from hardwon.trainers.config.sources import RetrospectionSettings
 from hardwon.trainers.prompting.compact import compact
 
-from .base import SourceParts, Untrained, list_turns, register_source
+from .base import EpisodeSource, SourceParts, list_turns
 from .local_judge import DIGITS, LocalAnswers, expect
 
 
-@register_source("tags")
-class TagsSource(Untrained):
-    """Gives the tag that the policy chose before every action (RLVMR)."""
+@PARTS.add("source", "Tags of reasoning", gives=("tags",), name="tags", method="rlvmr")
+class TagsSource(EpisodeSource):
+    """The tag that the policy chose before every action; it needs roles.policy.settings.speech=tagged."""
 
-    gives = ("tags",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        """Create the source; it has no settings."""
-
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
-        """Return the tags of every rollout."""
-        return {rollout.trajectory.id: self._read(rollout) for group in groups for rollout in group}
-
-    def _read(self, rollout: Rollout) -> Signals:
+    def measure(self, rollout: Rollout) -> Signals:
+        """Return the tag of every turn."""
         steps = rollout.trajectory.steps
         tags = tuple(str(steps[turn].why.extra.get("tag", "")) for turn in list_turns(rollout))
         values: Values = tuple(1.0 if tag else None for tag in tags)
         return Signals({"tags": values}, tags=tags)
 
 
-@register_source("prediction")
-class PredictionSource(Untrained):
-    """Gives the mean likeness of what the policy predicted before each action and what it saw after it (Role-Agent)."""
+@PARTS.add("source", "Predictions of observations", gives=("prediction",), name="prediction", method="prediction")
+class PredictionSource(EpisodeSource):
+    """Likeness of what the policy predicted before an action and saw after it; it needs speech=predicted."""
 
-    gives = ("prediction",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        """Create the source; it has no settings."""
-
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+    def measure(self, rollout: Rollout) -> Signals:
         """Return the likeness of every turn, and its mean; neither for a trace without a prediction."""
-        return {rollout.trajectory.id: self._read(rollout) for group in groups for rollout in group}
-
-    def _read(self, rollout: Rollout) -> Signals:
         values: list[float | None] = []
         for turn in list_turns(rollout):
             step = rollout.trajectory.steps[turn]
@@ -65,24 +49,25 @@ def measure_likeness(predicted: str, observed: str) -> float:
     return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 
-@register_source("retrospection")
-class RetrospectionSource(Untrained):
-    """Gives the progress p_t that the policy itself says after the episode, outcome likenesses (RePro).
+@PARTS.add("source", "Progress in retrospect", gives=("retrospection",), name="retrospection", method="retrospection")
+class RetrospectionSource(EpisodeSource):
+    """Progress after every turn that the policy says after the episode, when the outcome is known.
 
     p is the expected digit of the answer over nine. A success ends at 1.
     """
 
-    gives = ("retrospection",)
+    def __init__(self, parts: SourceParts, *, by: Literal["policy", "base"] = "policy") -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        settings: RetrospectionSettings = parts.settings
-        self._answers = LocalAnswers(parts, frozen=settings.by == "base")
+        Args:
+            parts: Its objects.
+            by: policy is the policy itself, and base the model before training.
+        """
+        super().__init__(parts)
+        self._answers = LocalAnswers(parts, frozen=by == "base")
 
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+    def measure(self, rollout: Rollout) -> Signals:
         """Return the progress after every turn of the policy."""
-        return {rollout.trajectory.id: self._read(rollout) for group in groups for rollout in group}
-
-    def _read(self, rollout: Rollout) -> Signals:
         turns = list_turns(rollout)
         questions = [ask_progress(rollout, turn) for turn in turns]
         values = [expect(shares) for shares in self._answers.weigh(questions, DIGITS)] if questions else []

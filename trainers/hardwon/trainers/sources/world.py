@@ -2,82 +2,76 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+from typing import Literal
 
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime.environments.calls import parse_call
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.algorithms.signals import Signals, Values
-from hardwon.trainers.config.sources import AnswersSettings, ProgressSettings
 
-from .base import SourceParts, Untrained, list_turns, register_source
+from .base import EpisodeSource, SourceParts, list_turns
 
 
-@register_source("progress")
-class ProgressSource(Untrained):
-    """Gives the progress of every turn: its reward, or what the diagnosis saw."""
+@PARTS.add("source", "Progress of the world", gives=("progress",), name="progress", method="mrt")
+class ProgressSource(EpisodeSource):
+    """Progress that each turn made."""
 
-    gives = ("progress",)
+    def __init__(self, parts: SourceParts, *, of: Literal["reward", "diagnosis"] = "reward") -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        self._settings: ProgressSettings = parts.settings
+        Args:
+            parts: Its objects.
+            of: reward is the reward of the step, which is the change of the score in worlds with one, and diagnosis the
+                progress that the loop's diagnosis saw.
+        """
+        super().__init__(parts)
+        self._of = of
 
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+    def measure(self, rollout: Rollout) -> Signals:
         """Return the progress of every turn."""
-        return {
-            rollout.trajectory.id: Signals({"progress": self._measure(rollout)})
-            for group in groups
-            for rollout in group
-        }
+        steps = [rollout.trajectory.steps[t] for t in list_turns(rollout)]
+        by_diagnosis = self._of == "diagnosis"
+        return Signals(
+            {"progress": tuple(step.diagnosis.progress if by_diagnosis else float(step.reward) for step in steps)}
+        )
 
-    def _measure(self, rollout: Rollout) -> Values:
+
+@PARTS.add("source", "Redundant turns", gives=("redundant",), name="redundant", method="decs")
+class RedundantSource(EpisodeSource):
+    """Whether a turn was needless: a refused step, or part of a circle back to an earlier state."""
+
+    def measure(self, rollout: Rollout) -> Signals:
+        """Return 1 for every turn whose step is not part of the cleaned path."""
         steps = rollout.trajectory.steps
-        if self._settings.of == "diagnosis":
-            return tuple(steps[t].diagnosis.progress for t in list_turns(rollout))
-        return tuple(float(steps[t].reward) for t in list_turns(rollout))
+        kept = {id(step) for step in without_circles([s for s in steps if s.action and s.diagnosis.success])}
+        return Signals({"redundant": tuple(float(id(steps[t]) not in kept) for t in list_turns(rollout))})
 
 
-@register_source("redundant")
-class RedundantSource(Untrained):
-    """Gives 1 for a turn that cleaning drops, because it was refused or led back to an earlier state, and else 0."""
+@PARTS.add("source", "Answers", gives=("answers",), name="answers", method="scope")
+class AnswersSource(EpisodeSource):
+    """The answer that an episode ended with, and the policy's confidence in the episode.
 
-    gives = ("redundant",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        """Create the source; it has no settings."""
-
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
-        """Return whether each turn was needless."""
-        return {rollout.trajectory.id: Signals({"redundant": _mark(rollout)}) for group in groups for rollout in group}
-
-
-def _mark(rollout: Rollout) -> Values:
-    """Return 1 for every turn whose step is not part of the cleaned path."""
-    steps = rollout.trajectory.steps
-    kept = {id(step) for step in without_circles([s for s in steps if s.action and s.diagnosis.success])}
-    return tuple(float(id(steps[t]) not in kept) for t in list_turns(rollout))
-
-
-@register_source("answers")
-class AnswersSource(Untrained):
-    """Gives the answer of an episode, and exp(mean log p) of the policy's choices in it as `confidence` (SCOPE).
-
-    The authors average the log-probabilities of the most likely tokens, which engines do not give here. An episode
-    without a readable answer has neither. Ground truth is not read.
+    The confidence is exp(mean log p) of the policy's choices (SCOPE). The authors average the log-probabilities of the
+    most likely tokens, which engines do not give here. An episode without a readable answer has neither. Ground truth
+    is not read.
     """
 
-    gives = ("answers",)
+    def __init__(self, parts: SourceParts, *, pattern: str = ".+") -> None:
+        """Create the source.
 
-    def __init__(self, parts: SourceParts) -> None:
-        settings: AnswersSettings = parts.settings
-        self._pattern = re.compile(settings.pattern, re.IGNORECASE)
+        Args:
+            parts: Its objects.
+            pattern: Regular expression of an answering action, case ignored. The last action of the policy that it
+                matches as a whole is the answer; of a pattern with a group, the group.
+        """
+        super().__init__(parts)
+        self._pattern = re.compile(pattern, re.IGNORECASE)
 
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
-        """Return the answer of every rollout."""
-        return {rollout.trajectory.id: self._read(rollout) for group in groups for rollout in group}
-
-    def _read(self, rollout: Rollout) -> Signals:
+    def measure(self, rollout: Rollout) -> Signals:
+        """Return the answer of an episode."""
         turns, steps = list_turns(rollout), rollout.trajectory.steps
         answer = find_answer(self._pattern, [steps[turn].action for turn in turns])
         values: Values = (1.0 if answer else None,) * len(turns)
@@ -101,32 +95,21 @@ def find_answer(pattern: re.Pattern[str], actions: Sequence[str]) -> str:
     return ""
 
 
-@register_source("part")
-class PartSource(Untrained):
-    """Gives the verified part of a reference after every turn; None without a reference (LearNAT).
+@PARTS.add("source", "Verified part of a reference (LearNAT)", gives=("part",), name="part", method="learnat")
+class PartSource(EpisodeSource):
+    """Share of a reference's actions that the episode contains in order, after every turn.
 
-    The reference is an explored success of the task instance.
+    The reference is an explored success of the task instance; without one, nothing is known (LearNAT).
     """
 
-    gives = ("part",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        self._reference = parts.reference
-
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+    def measure(self, rollout: Rollout) -> Signals:
         """Return the verified part after every turn."""
-        return {
-            rollout.trajectory.id: Signals({"part": self._measure(rollout)}) for group in groups for rollout in group
-        }
-
-    def _measure(self, rollout: Rollout) -> Values:
-        task, _, seed = rollout.group.rpartition("#")
-        best, turns = self._reference(task, int(seed)), list_turns(rollout)
+        best, turns = self._parts.find_reference(rollout), list_turns(rollout)
         if best is None:
-            return (None,) * len(turns)
+            return Signals({"part": (None,) * len(turns)})
         reference = [step.action for step in without_circles(best.steps)]
         actions = [step.action for step in rollout.trajectory.steps]
-        return tuple(measure_part(actions[: t + 1], reference) for t in turns)
+        return Signals({"part": tuple(measure_part(actions[: t + 1], reference) for t in turns)})
 
 
 def measure_part(actions: Sequence[str], reference: Sequence[str]) -> float:
@@ -159,29 +142,19 @@ def _normalize(action: str) -> object:
 _WORD = re.compile(r"[a-z0-9]+")
 
 
-@register_source("entities")
-class EntitiesSource(Untrained):
-    """Gives the share of the reference's entities that the actions of a trace name (LongTraceRL).
+@PARTS.add("source", "Entities of a reference", gives=("entities",), name="entities", method="rubric")
+class EntitiesSource(EpisodeSource):
+    """Share of the reference's entities that a trace named: the words of the actions of an explored success.
 
-    The entities are the words of the actions of an explored success of the task instance. Without one, it is 0.
+    Without one, it is 0 (LongTraceRL).
     """
 
-    gives = ("entities",)
-
-    def __init__(self, parts: SourceParts) -> None:
-        self._reference = parts.reference
-
-    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
-        """Return the share of every rollout."""
-        signals = {}
-        for rollout in [rollout for group in groups for rollout in group]:
-            task, _, seed = rollout.group.rpartition("#")
-            best = self._reference(task, int(seed))
-            entities = _list_words(step.action for step in best.steps if step.diagnosis.success) if best else set()
-            named = _list_words(rollout.trajectory.steps[t].action for t in list_turns(rollout))
-            share = len(entities & named) / len(entities) if entities else 0.0
-            signals[rollout.trajectory.id] = Signals(trace={"entities": share})
-        return signals
+    def measure(self, rollout: Rollout) -> Signals:
+        """Return the share of the entities that an episode named."""
+        best = self._parts.find_reference(rollout)
+        entities = _list_words(step.action for step in best.steps if step.diagnosis.success) if best else set()
+        named = _list_words(rollout.trajectory.steps[t].action for t in list_turns(rollout))
+        return Signals(trace={"entities": len(entities & named) / len(entities) if entities else 0.0})
 
 
 def _list_words(texts: Iterable[str]) -> set[str]:

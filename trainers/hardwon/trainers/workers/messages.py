@@ -4,13 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hardwon.memory.errors import EngineFailure
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.engines.base import Completion, Request
-from hardwon.trainers.engines.remote import Serving
+from hardwon.trainers.engines.served_weights import Serving
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .agent_pool import AgentSpec
+
+
+class WorkerDied(EngineFailure):
+    """A rollout worker ended, or cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The pool: the learner's side of the rollout workers.
 
-    pool = WorkerPool(session, cluster, setup=setup, workers=8)
+    pool = WorkerPool(session, cluster, workers=8)
     rollouts = await pool.play(specs, agent_specs, snapshot="library@3")
 
 The pool hands out episodes, answers the requests of the workers in its inference proxy, unless a server does, and
@@ -9,6 +9,7 @@ under the same session names.
 """
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from typing import Any, Protocol
 from hardwon.memory.errors import EngineFailure
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.config.schema import as_dict
+from hardwon.trainers.engines.factory import read_api_key
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.rollouts.reporting import Reporting
 from hardwon.trainers.rollouts.rollout import Spec
@@ -27,55 +30,8 @@ from hardwon.trainers.rollouts.rollout import Spec
 from .agent_pool import AgentSpec, PlayContext
 from .inference_proxy import InferenceProxy
 from .libraries import Libraries
-from .messages import Dispatch, Done, Inquiry, Reply, SceneState, Setup, WorkerEvent
-
-
-class WorkerDied(EngineFailure):
-    """A rollout worker ended, or cannot be reached."""
-
-
-class Handle(Protocol):
-    """A worker in another process. Every call raises `WorkerDied` if the worker has ended."""
-
-    async def load(self, digest: str, data: Any) -> None:
-        """Send a library file that `Cluster.put` has stored."""
-        ...
-
-    async def enter(self, state: SceneState) -> None:
-        """Open a scene."""
-        ...
-
-    async def leave(self, number: int) -> list[str]:
-        """Close a scene, and return the digests of the libraries that were dropped."""
-        ...
-
-    async def play(self, dispatches: Sequence[Dispatch]) -> None:
-        """Start episodes."""
-        ...
-
-    async def deliver(self, answers: Sequence[Reply]) -> None:
-        """Send answers."""
-        ...
-
-    async def events(self) -> list[WorkerEvent]:
-        """Wait for events."""
-        ...
-
-
-class Cluster(Protocol):
-    """Starts workers."""
-
-    async def start(self, setup: Any) -> Handle:
-        """Start a worker with what `put` returned for its setup, and wait until it answers."""
-        ...
-
-    def put(self, value: Any) -> Any:
-        """Store a value once for all workers."""
-        ...
-
-    def close(self) -> None:
-        """End the workers."""
-        ...
+from .messages import Dispatch, Done, Inquiry, Reply, SceneState, Setup, WorkerDied
+from .ray_cluster import RayCluster, RayWorker
 
 
 class Host(PlayContext, Protocol):
@@ -92,11 +48,24 @@ class Host(PlayContext, Protocol):
         ...
 
 
+def open_pool(host: Host) -> "WorkerPool | None":
+    """Return the workers of the settings, or None if the learner's own process plays."""
+    workers = host.config.rollouts.workers
+    return WorkerPool(host, RayCluster(workers), workers=workers) if workers else None
+
+
+def build_setup(host: Host) -> Setup:
+    """Return what the workers of a session are started with."""
+    paths = tuple(str(Path(path).absolute()) for path in sys.path)  # an empty one is the current folder
+    key = None if host.config.engine.url is None else read_api_key()
+    return Setup(as_dict(host.config), host.tokenizer, host.context, paths, key)
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
     """A worker of the pool with what it is doing."""
 
-    handle: Handle
+    handle: RayWorker
     pump: "asyncio.Task[None] | None" = None
     playing: dict[str, Dispatch] = field(default_factory=dict)
     outbox: list[Reply] = field(default_factory=list)
@@ -108,8 +77,8 @@ class _Member:
 class WorkerPool:
     """Plays episodes in workers. Use it from a single event loop, and close it before the session."""
 
-    def __init__(self, host: Host, cluster: Cluster, *, setup: Setup, workers: int) -> None:
-        self._host, self._cluster, self._setup = host, cluster, cluster.put(setup)
+    def __init__(self, host: Host, cluster: RayCluster, *, workers: int) -> None:
+        self._host, self._cluster, self._setup = host, cluster, cluster.put(build_setup(host))
         self._workers = workers
         self._proxy = InferenceProxy(host.engine, host.tokenizer)
         self._libraries = Libraries(host.out / "workers", cluster.put)
@@ -204,12 +173,12 @@ class WorkerPool:
         """Open a scene in one worker, which gets the library files that it lacks."""
         for digest in {*scene.libraries.values()} - member.loaded:
             member.loaded.add(digest)
-            await member.handle.load(digest, self._libraries.get(digest))
-        await member.handle.enter(scene)
+            await member.handle.call("load", digest, self._libraries.get(digest))
+        await member.handle.call("enter", scene)
 
     async def _leave(self, member: _Member, scene: SceneState) -> None:
         """Close a scene in one worker, which drops the library files that no other scene needs."""
-        member.loaded -= {*await member.handle.leave(scene.number)}
+        member.loaded -= {*await member.handle.call("leave", scene.number)}
 
     async def _close_scene(self, scene: SceneState) -> None:
         """Close a scene in every worker."""
@@ -230,7 +199,9 @@ class WorkerPool:
             member.playing[dispatch.spec.session] = dispatch
             given.setdefault(self._members.index(member), []).append(dispatch)
         members = [*self._members]
-        await asyncio.gather(*(self._try(members[at], members[at].handle.play(part)) for at, part in given.items()))
+        await asyncio.gather(
+            *(self._try(members[at], members[at].handle.call("play", part)) for at, part in given.items())
+        )
 
     async def _try(self, member: _Member, call: Awaitable[None]) -> None:
         """Await a call of a worker; if the worker is dead, its pump notices that, too, and replaces it."""
@@ -243,7 +214,7 @@ class WorkerPool:
         """Handle the events of a worker until it dies; then replace it."""
         try:
             while True:
-                for event in await member.handle.events():
+                for event in await member.handle.call("events"):
                     if isinstance(event, Inquiry):
                         self._spawn(self._serve(member, event))
                     else:
@@ -281,7 +252,7 @@ class WorkerPool:
         if len(member.outbox) == 1:
             await asyncio.sleep(0)  # the other answers of the round are appended now
             answers, member.outbox = member.outbox, []
-            await self._try(member, member.handle.deliver(answers))
+            await self._try(member, member.handle.call("deliver", answers))
 
     async def _finish(self, member: _Member, done: Done) -> None:
         """Count a finished episode, once."""
@@ -332,7 +303,7 @@ class WorkerPool:
         self._members[self._members.index(member)] = fresh
         self.counts["replayed"] += len(unfinished)
         self._watch(fresh)
-        await self._try(fresh, fresh.handle.play(unfinished))
+        await self._try(fresh, fresh.handle.call("play", unfinished))
 
     # -- figures, and the end ---------------------------------------------------------------------
 

@@ -9,14 +9,12 @@ import asyncio
 import importlib
 import os
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, EngineUnreachable, require_extra
 
-from .messages import Dispatch, Reply, SceneState, WorkerEvent
-from .pool import WorkerDied
+from .messages import WorkerDied
 from .worker import RolloutWorker
 
 TRIES = 3
@@ -55,7 +53,7 @@ class RayCluster:
         self._actors.append(actor)
         worker = RayWorker(self._ray, actor)
         try:
-            await asyncio.wait_for(worker.deliver(()), PLACED_S)
+            await asyncio.wait_for(worker.call("deliver", ()), PLACED_S)
         except TimeoutError as error:
             raise EngineUnreachable(
                 f"Ray started no rollout worker within {PLACED_S:.0f} s; see `ray status` for what holds its CPUs."
@@ -78,45 +76,23 @@ class RayCluster:
 
 
 class RayWorker:
-    """An actor as the pool sees it."""
+    """An actor as the pool sees it. Its methods are those of `RolloutWorker`."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self.actor = ray, actor
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the actor."""
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the actor.
+
+        Raises:
+            WorkerDied: The actor has ended.
+        """
         try:
             return await getattr(self.actor, method).remote(*arguments)
         except self._ray.exceptions.RayActorError as error:
             raise WorkerDied(f"a rollout worker ended: {str(error).strip().splitlines()[-1]}") from error
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
-
-    async def load(self, digest: str, data: Any) -> None:
-        """Send a library file."""
-        await self._call("load", digest, data)
-
-    async def enter(self, state: SceneState) -> None:
-        """Open a scene."""
-        await self._call("enter", state)
-
-    async def leave(self, number: int) -> list[str]:
-        """Close a scene."""
-        dropped: list[str] = await self._call("leave", number)
-        return dropped
-
-    async def play(self, dispatches: Sequence[Dispatch]) -> None:
-        """Start episodes."""
-        await self._call("play", dispatches)
-
-    async def deliver(self, answers: Sequence[Reply]) -> None:
-        """Send answers."""
-        await self._call("deliver", answers)
-
-    async def events(self) -> list[WorkerEvent]:
-        """Wait for events."""
-        events: list[WorkerEvent] = await self._call("events")
-        return events
 
 
 def _import_ray() -> Any:

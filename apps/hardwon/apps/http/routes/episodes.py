@@ -18,7 +18,8 @@ from hardwon.apps.shared import explain, lists
 from hardwon.memory import Add, ExperienceLibrary, Grade, Operation, Trajectory, Update
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Trust
-from hardwon.memory.retrieval.clusters import read_clusters
+from hardwon.memory.trust.support import drop_doubtful
+from hardwon.memory.upkeep.figures import read_clusters
 from hardwon.runtime.guidance.abstraction import abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
@@ -33,7 +34,6 @@ from .models import (
     Problems,
     ReadingAsked,
     RowList,
-    Segments,
     StepIds,
     StepList,
     Summaries,
@@ -63,13 +63,6 @@ def episode(episode_id: str, at: At) -> Response:
     """Return one episode with its steps. An unambiguous prefix of the id is enough."""
     with at.logging() as library:
         return to_response(Trajectory, library.episodes.get(episode_id))
-
-
-@router.get("/episodes/{episode_id}/segments", response_model=Segments)
-def segments(episode_id: str, at: At) -> Response:
-    """Return the parts of an episode between its rewards."""
-    with at.logging() as library:
-        return to_response(Segments, Segments.model_construct(segments=library.episodes.segments(episode_id)))
 
 
 @router.post("/episodes/{episode_id}/reading", response_model=Admissions)
@@ -147,8 +140,9 @@ def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: 
     """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
         records = library.episodes.summaries(signature, limit=limit, offset=offset)
-    if not at.caller.may(at.namespace, "log"):
-        records = [abstract_summary(summary, Visible(None)) for summary in records]
+        if not at.caller.may(at.namespace, "log"):
+            sayable = library.admin.query(drop_doubtful, records)
+            records = [abstract_summary(summary, Visible(None)) for summary in sayable]
     return to_response(Summaries, Summaries.model_construct(summaries=records))
 
 
@@ -174,8 +168,8 @@ def explained(ref: str, at: At) -> Response:
 
 
 @router.get("/why", response_model=dict[str, Any])
-def why(at: At, about: str, episode: str = "") -> Response:
-    """Say why an episode was told something, or why not, as `hardwon memory why` does. The newest is the default."""
+def why(at: At, about: str = "", episode: str = "") -> Response:
+    """Say why an episode, the newest by default, was told something, or why not, as `hardwon memory why` does."""
     with at.logging() as library:
         return to_response(dict[str, Any], explain.explain_advice(library, about, episode))
 

@@ -4,14 +4,24 @@ The records are the dataclasses of `hardwon.memory.records`, so the API accepts 
 Unknown fields, invalid numbers and values that no record may have are rejected; null is as good as no field.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from fastapi.responses import Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from hardwon.apps.http.access.auth import Caller, Right
 from hardwon.memory import (
@@ -23,7 +33,6 @@ from hardwon.memory import (
     Outcome,
     Problem as LibraryProblem,
     Recollection,
-    Segment,
     State,
     Step,
     Summary,
@@ -32,17 +41,15 @@ from hardwon.memory import (
 )
 from hardwon.memory.bank import Entry
 from hardwon.memory.records import Kind, Trust
+from hardwon.memory.retrieval.request import LONGEST_SERVED, MOST_VISITS, list_texts, list_trail, measure
 from hardwon.memory.situations.episode_map import Trail
 from hardwon.memory.upkeep.damage import readable
 from hardwon.memory.values.effects import Effect
 
 A = TypeVar("A", dict[str, str], list[str])
 Count = Annotated[int, Field(ge=0, le=1000)]
-LONGEST_QUERY = 200_000
-"""Largest number of characters of a state, an action or a text to look up: others wait while it is read."""
-MOST_VISITS = 1000
-"""Largest number of visits of a trail: the way between any two of them is looked for."""
-Text = Annotated[str, Field(max_length=LONGEST_QUERY)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(max_length=LONGEST_SERVED)]
 REWARD = 1e9
 """Largest absolute reward of a step."""
 
@@ -58,18 +65,51 @@ class Asked(BaseModel):
         """Use the default of a field that is null: generated clients send every field."""
         if not isinstance(given, dict):
             return given
-        required = {name for name, field in cls.model_fields.items() if field.is_required()}
-        return {name: value for name, value in given.items() if value is not None or name in required}
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in given.items() if value is not None or name not in optional}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe that a field with a default may be null."""
+        schema = handler(core)
+        described = handler.resolve_ref_schema(schema)
+        for name, field in described["properties"].items():
+            if name not in described.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
+                about = {key: field.pop(key) for key in ("title", "description", "default") if key in field}
+                described["properties"][name] = {"anyOf": [field, {"type": "null"}], **about}
+        return schema
 
 
-def _list_texts(state: State) -> Iterator[str]:
-    yield from (state.observation, state.feedback, state.task, state.location, *state.notes)
-    yield from (str(part) for pair in state.facts.items() for part in pair)
+class Told(Asked):
+    """Base of request bodies with records, whose numbers and conditions are those of JSON."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check_types(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        parsed = handler(given)
+        _check_same_types(given, parsed, "")
+        return parsed
+
+
+def _check_same_types(given: Any, parsed: Any, place: str) -> None:
+    """Check that no text was read as a number, and no number as a condition or the other way round."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            read = parsed.get(name) if isinstance(parsed, Mapping) else getattr(parsed, name, None)
+            _check_same_types(value, read, f"{place}.{name}".lstrip("."))
+    elif isinstance(given, list) and isinstance(parsed, list | tuple):
+        for number, (value, read) in enumerate(zip(given, parsed, strict=True)):
+            _check_same_types(value, read, f"{place}.{number}")
+    elif isinstance(parsed, int | float) and (
+        isinstance(given, str) or isinstance(given, bool) != isinstance(parsed, bool)
+    ):
+        wanted = "true or false" if isinstance(parsed, bool) else "a number"
+        raise ValueError(f"{place} is {given!r:.60}; give {wanted}")
 
 
 def _check_length(state: State) -> State:
     """Return a state of a query whose texts are not too long."""
-    _check_sum("state", _list_texts(state))
+    _check_sum("state", list_texts(state))
     return state
 
 
@@ -77,8 +117,7 @@ def _check_trail(trail: Trail) -> Trail:
     """Return the map of an episode whose texts are not too long altogether, and whose places are not too many."""
     if len(trail.visits) > MOST_VISITS:
         raise ValueError(f"the trail has {len(trail.visits):,} visits; at most {MOST_VISITS:,}. Leave out the oldest")
-    visits = (chain(_list_texts(visit.state), visit.actions) for visit in trail.visits)
-    _check_sum("trail", chain(trail.done, *visits, *trail.moves, *trail.tried))
+    _check_sum("trail", list_trail(trail))
     return trail
 
 
@@ -89,9 +128,9 @@ def _check_actions(actions: A) -> A:
 
 
 def _check_sum(what: str, texts: Iterable[str]) -> None:
-    length = sum(map(len, texts))
-    if length > LONGEST_QUERY:
-        raise ValueError(f"the {what} has {length:,} characters; a query has at most {LONGEST_QUERY:,}. Shorten it")
+    length = measure(texts)
+    if length > LONGEST_SERVED:
+        raise ValueError(f"the {what} has {length:,} characters; a query has at most {LONGEST_SERVED:,}. Shorten it")
 
 
 QueryState = Annotated[State, AfterValidator(_check_length)]
@@ -113,7 +152,7 @@ class RecallAsked(Asked):
     actions: Annotated[dict[str, str], AfterValidator(_check_actions)] | None = None
     """Admissible actions, each with the attempts of this episode so far."""
     after: Text | None = None
-    raw: bool = False
+    raw: Flag = False
     """Return steps and items word for word, with the values of other requests; needs the right `log`."""
 
     @model_validator(mode="after")
@@ -133,11 +172,11 @@ class ActionAsked(Asked):
 class CheckAsked(ActionAsked):
     """An action to check against the guardrails."""
 
-    about_to_run: bool = True
+    about_to_run: Flag = True
     """Whether the action runs if it is allowed. Only then is a refusal counted, and probation may allow the action."""
-    again: bool = False
+    again: Flag = False
     """Whether this action has failed in this run and no action has succeeded since."""
-    refused: int = Field(default=0, ge=0)
+    refused: Annotated[int, Field(ge=0, strict=True)] = 0
     """How often this run was refused this action. An action that a run insists on is finally allowed."""
 
 
@@ -160,7 +199,7 @@ class LookaheadAsked(Asked):
     state: QueryState
     actions: QueryActions
     trail: Annotated[Trail, AfterValidator(_check_trail)] = Trail()
-    raw: bool = False
+    raw: Flag = False
     """Whether to imagine actions at other locations in forms of recorded actions; needs the right `log`."""
 
 
@@ -169,13 +208,13 @@ class OfferedAsked(Asked):
 
     state: QueryState
     kinds: list[Kind] = ["skill", "remedy"]
-    masked: bool = False
+    masked: Flag = False
     """Return instead the items that hurt in the world of this state, which are otherwise left out."""
-    raw: bool = False
+    raw: Flag = False
     """Return items word for word; needs the right `log`."""
 
 
-class EpisodesTold(Asked):
+class EpisodesTold(Told):
     """Episodes to record together. An episode whose id already exists is not written again."""
 
     episodes: list[Trajectory]
@@ -218,7 +257,7 @@ class GradeTold(Asked):
     success: Annotated[bool | None, Field(strict=True)] = None
     """Whether the episode succeeded; null keeps its outcome."""
     score: Annotated[float | None, Field(ge=0, le=1)] = None
-    unknown: bool = False
+    unknown: Flag = False
     """Whether its outcome is unknown, which excludes it from learning."""
     why: Annotated[str, Field(max_length=4000)] = ""
     lesson: Annotated[str, Field(max_length=4000)] = ""
@@ -237,13 +276,13 @@ class Grades(BaseModel):
     grades: list[Grade]
 
 
-class ItemsTold(Asked):
+class ItemsTold(Told):
     """Items to add together."""
 
     items: list[ToldItem]
 
 
-class OperationAsked(Asked):
+class OperationAsked(Told):
     """An operation that an extractor proposes: add an item, or rewrite shown items into one."""
 
     item: ToldItem
@@ -258,7 +297,7 @@ class ReadingAsked(Asked):
     shown: list[str] = []
 
 
-class Rewriting(Asked):
+class Rewriting(Told):
     """Ids of items to rewrite into one, and that item."""
 
     ids: Annotated[list[str], Field(min_length=1)]
@@ -274,7 +313,7 @@ class ReasonAsked(Asked):
 class Pinned(Asked):
     """Whether an item is protected."""
 
-    pinned: bool = True
+    pinned: Flag = True
 
 
 class NamespaceTold(Asked):
@@ -294,11 +333,11 @@ class EntryTold(Asked):
 class Pull(Asked):
     """The id of an entry, and the team that reads it."""
 
-    entry: Annotated[int, Field(ge=0, le=2**62)]
+    entry: Annotated[int, Field(ge=0, le=2**62, strict=True)]
     reader: str
 
 
-class Promotion(Asked):
+class Promotion(Told):
     """An item, and the id of the successful episode that supports it."""
 
     item: ToldItem
@@ -403,7 +442,7 @@ class ActionVerdict(Verdict):
     """Whether an action may run here, and why not, in general words."""
 
     warned: bool = False
-    """The action may run although guardrails forbid it: on trial, or because the run insists on it."""
+    """The action may run although guardrails forbid it, or a lesson says what it needs first."""
     blocked: bool = False
     """The action must not run."""
 
@@ -481,7 +520,7 @@ def recalled(recollection: Recollection, lines: Sequence[str] = ()) -> Response:
 def checked(verdict: Verdict) -> Response:
     """Return a verdict as JSON."""
     fields_of_verdict = {field.name: getattr(verdict, field.name) for field in fields(Verdict)}
-    warned = verdict.allowed and bool(verdict.items)
+    warned = verdict.allowed and bool(verdict.items or verdict.item_id)
     return to_response(ActionVerdict, ActionVerdict(**fields_of_verdict, warned=warned, blocked=not verdict.allowed))
 
 
@@ -489,12 +528,6 @@ class StepList(BaseModel):
     """Steps."""
 
     steps: list[Step]
-
-
-class Segments(BaseModel):
-    """The parts of an episode between its rewards."""
-
-    segments: list[Segment]
 
 
 class Summaries(BaseModel):

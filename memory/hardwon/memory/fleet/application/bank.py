@@ -33,10 +33,12 @@ class SharedBank(Bank):
         """Share a value under a short key; see `Bank.put`."""
         for name, text in (("team", team), ("key", key), ("value", value)):
             check_text(name, text)
-        position = self._log.find_position(self._append("put", self.task, redact(team), redact(key), redact(value)))
-        if position is None:
+        entry = self._append("put", self.task, redact(team), redact(key), redact(value))
+        query = "SELECT pos FROM hardwon.positions WHERE namespace = %(namespace)s AND log_id = %(id)s"
+        rows = self._log.read(query, {"id": entry})
+        if not rows:
             raise LibraryError(f"{self._log.name} gave an entry no position. Run: hardwon doctor")
-        return position
+        return int(rows[0][0])
 
     def pull(self, entry: int, reader: str) -> str:
         """Return the value of an entry, and log the pull; see `Bank.pull`."""

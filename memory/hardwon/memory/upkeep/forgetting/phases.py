@@ -1,13 +1,11 @@
 """The two phases of forgetting: delete the rows in one transaction, then erase their bytes."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from sqlite3 import Connection
 
 from hardwon.memory.errors import LibraryUnwritable
+from hardwon.memory.storage.checksums import mend_text, raw_text
 from hardwon.memory.storage.database import Store
 
 from .deletion import Deletion, ForgetReceipt
@@ -34,19 +32,9 @@ def delete(store: Store, namespace: int, what: SelectorKind, value: str, *, over
     """Run the first phase of `forget`: delete the rows and write the receipt. `finish` runs the second one later."""
     if overwrite:
         store.connection.execute("PRAGMA secure_delete = ON")
-    with store.transaction() as connection, _tolerate_damage(connection):
+    with store.transaction() as connection, raw_text(connection, mend_text):  # damaged rows can be deleted, too
         connection.execute(f"DELETE FROM meta WHERE {ANSWERS}")
         return Deletion(store, connection, namespace).run(what, value)
-
-
-@contextmanager
-def _tolerate_damage(connection: Connection) -> Iterator[None]:
-    """Decode invalid UTF-8 with replacement characters, so that damaged rows can be deleted too."""
-    before, connection.text_factory = connection.text_factory, lambda raw: raw.decode(errors="replace")
-    try:
-        yield
-    finally:
-        connection.text_factory = before
 
 
 class _DryRun(Exception):

@@ -51,6 +51,8 @@ class Composer:
         self.parts = parts
         self.counts: Counter[str] = Counter()
         """How often the mechanism acted, by name, since the metrics were last read."""
+        self.iteration = 0
+        """Finished iterations when the group began."""
 
     @property
     def budget(self) -> float:
@@ -59,6 +61,7 @@ class Composer:
 
     def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
         """Return the episodes of the first round."""
+        self.iteration = iteration
         return list(specs)
 
     def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
@@ -122,6 +125,12 @@ def branch_off(parent: EndedEpisode, keep: int, copy: int, *, label: str = "", m
     return replace(
         parent.spec, copy=copy, prefix=steps, parent=parent.spec.session, label=label, max_steps=max_steps, note=""
     )
+
+
+def list_solution(parts: ComposerParts, spec: Spec) -> frozenset[str]:
+    """Return the actions of a demonstration of an episode's task instance, which no note may name."""
+    path = parts.demonstrate(spec.task, spec.seed)
+    return frozenset() if path is None else frozenset(step.action for step in path.steps)
 
 
 def has_succeeded(rollout: Rollout) -> bool:

@@ -178,10 +178,6 @@ class GuideRole(TrainedRole):
             return specs
         return _fill_specs(specs, await self._say(specs, speaks=speaks, greedy=True))
 
-    async def ask(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> dict[str, GuideReply]:
-        """Return the greedy reply for each episode, by session; `speaks` overrides the decision."""
-        return await self._say(specs, speaks=speaks, greedy=True)
-
     async def _say(
         self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False, executions: int = 1
     ) -> dict[str, GuideReply]:
