@@ -231,7 +231,7 @@ def _compare(call: Callable[[str], object], make: Callable[[int], str], size: in
     for runs in (1, 2, 4):
         long = min(_measure(call, make(size)) for _ in range(runs))
         growth = min(growth, long / max(min(_measure(call, make(size // 4)) for _ in range(runs + 1)), 1e-6))
-        if growth < TIMES or long < _MEASURABLE_S:
+        if growth < TIMES or long < _MEASURABLE_S / 2:
             return 0.0
         if runs > 1 and long > 50 * _MEASURABLE_S:
             break

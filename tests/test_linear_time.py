@@ -97,7 +97,9 @@ def test_every_pattern_takes_linear_time(package, share):
 )
 def test_a_pattern_that_is_not_linear_shows_it(form, run):
     """Quadratic for each character or for one in two hundred, cubic, and without end."""
-    assert find_growth(exhaust(re.compile(form), frozenset()), partial(repeat, '"', run, "!")) > TIMES
+    call, make = exhaust(re.compile(form), frozenset()), partial(repeat, '"', run, "!")
+    # a busy machine hides the growth now and then, and never shows one that is not there
+    assert any(find_growth(call, make) > TIMES for _ in range(5))
 
 
 @pytest.mark.parametrize("share", [12, pytest.param(1, marks=THOROUGH)])

@@ -165,12 +165,29 @@ def test_requests_in_which_nothing_worked_count_against_a_value():
     assert [value for value, *_ in choice.cases.values()] == ["voucher", "bank"]
 
 
-@pytest.mark.parametrize("codes", [("net_30", "net_60"), ("INV30", "SEPA"), ("30", "60"), ("a-1", "b-2")])
-def test_codes_and_numbers_are_values_that_the_text_decides(codes):
+@pytest.mark.parametrize("codes", [("net_30", "net_60"), ("INV30", "SEPA"), ("a-1", "b-2")])
+def test_codes_are_values_that_the_text_decides(codes):
     requests = [(codes[0], "an invoice"), (codes[1], "a debit")] * 6
     choice = find_choice(list_tries(*requests, values=codes), SUPPORT)
     assert choice is not None
     assert sorted(value for value, *_ in choice.cases.values()) == sorted(codes)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "copied"),
+    [
+        (("30", "60"), "", False),
+        (("U9310", "U7711"), " of u9310 and u7711", False),
+        (("U9310", "U7711"), "", True),
+    ],
+    ids=["numbers", "requests name them", "results name them"],
+)
+def test_what_only_one_customer_has_is_no_code(values, said, copied):
+    """Requests of two customers, of which each says the name: `user="U9310" if the text says "anna"`."""
+    requests = [(values[0], "for anna"), (values[1], "for bert")] * 6
+    tries = list_tries(*requests, values=values)
+    tries = [replace(each, task=each.task + said, copied=values if copied else ()) for each in tries]
+    assert find_choice(tries, SUPPORT) is None
 
 
 def test_texts_are_no_values_that_the_text_decides():

@@ -133,6 +133,20 @@ def test_what_stands_in_one_place_of_the_text_has_keys_of_its_own():
     )
 
 
+def test_what_the_agent_called_before_is_no_slot():
+    texts = ["> pay(amount=300)\nWaits: 5 days.", "Waits: 5 days."]
+    own, without = [
+        [key for key in Situation(State(text, task="pay")).keys("send") if key.startswith(SLOT)] for text in texts
+    ]
+    assert own == without
+    assert any("waits" in key for key in own)
+
+
+def test_a_slot_with_nothing_else_in_sight_has_one_key():
+    keys = Situation(State("", task="pay 40")).keys("send")
+    assert [key for key in keys if key.startswith((SLOT, CASE))] == ["=slot:pay# send | pay: from 40"]
+
+
 def test_a_fact_that_is_a_number_has_a_size():
     bill = State("A bill.", facts={"amount": 129.5, "is urgent": True, "inventory": ["7 keys"]})
     keys = Situation(bill).keys("pay")

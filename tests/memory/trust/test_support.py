@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Reasons, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.trust.support import HIDDEN
 from hardwon.memory.trust.testimony import REQUESTS
 from hardwon.memory.trust.tuning import TUNING
@@ -137,6 +137,29 @@ def test_a_remedy_without_a_value_says_what_the_call_answered(library, message, 
     library.record_many(failing(message))
     assert read_remedy(library) == f"Other values worked in 6 of 6 episodes in which it had failed{told}"
     assert not any("answered" in item.body for item in library.items.find(["remedy"])), "no word of it is stored"
+
+
+@pytest.mark.parametrize("item", [
+    Item("insight", "In `pay`, check amount", "Look twice"),
+    Item("warning", "In `pay`, check amount", "Twice", source="experience"),
+    Item("strategy", "In `pay`, check amount", steps=("pay()",), source="person"),
+], ids=lambda item: item.kind)  # fmt: skip
+def test_words_of_a_person_are_said_as_they_are(library, item):
+    """They look like a remedy that names no value, and have no steps."""
+    library.add(item)
+    library.record_many(failing("the total is wrong"))
+    recalled = library.recall(State("Request: pay order 99", task="pay order 99"), k=5)
+    assert [hit.what.body for hit in recalled.items] == [item.body]
+
+
+def test_the_answer_of_a_call_is_forgotten_with_its_episodes(library):
+    library.record_many(failing("the total is wrong"))
+    assert "the total is wrong" in read_remedy(library)
+    library.record_many(failing("other {name}", 6, "bill"))
+    for n in range(6):
+        library.admin.forget(episode=f"order{n}")
+    bodies = [hit.what.body for hit in library.recall(State("", task="pay order 99"), k=5).items]
+    assert not any("the total" in body for body in bodies)
 
 
 def test_a_call_that_fails_in_several_ways_has_no_usual_answer(library):

@@ -96,6 +96,13 @@ def test_calls_that_a_person_rejected_are_steps_whatever_was_answered_beside_the
     assert len(run.episode.steps) == 2
 
 
+def test_a_call_that_something_unknown_stopped_is_no_fault_of_the_call(library):
+    run = begin_run(library, "Pay Ada.")
+    call = {"id": "1", "name": "pay", "arguments": {}}
+    run.add_unrun([say("assistant", calls=[call]), say("tool", "not this time", answers="1", error=True)])
+    assert [step.diagnosis.failure for step in run.episode.steps] == [Failure.UNAVAILABLE]
+
+
 @pytest.mark.parametrize("environment", ["langchain", "functions", "proxy"])
 def test_it_is_said_once_that_runs_without_a_call_are_not_recorded(library, caplog, environment):
     recording._say_not_recorded.cache_clear()

@@ -84,7 +84,7 @@ class Log:
         self._on_wake: Callable[[], None] | None = None
         if database is None:
             try:
-                _ = self.number
+                _ = self.number  # connects, so a wrong address is an error of opening
             except BaseException:
                 self.close()
                 raise

@@ -332,8 +332,8 @@ class Support:
 
         It is added when the remedy is recalled: a stored one would keep the words of episodes that are forgotten.
         """
-        if not is_open(item.title):
-            return item
+        if item.source != "experience" or not item.steps or not is_open(item.title):
+            return item  # another source's words, whatever they look like
         tool = self._find_tool(item.steps[-1])
         if tool.usual_message is None:
             tool.usual_message = self._find_usual_message(tool)

@@ -35,7 +35,6 @@ _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 T = TypeVar("T")
 StepOutcome = tuple[State, float, bool, Info]
-"""Maps a step to its key."""
 OnTeamEvent = Callable[["TeamEvent"], None]
 
 

@@ -5,6 +5,7 @@ learn from them. Failed rollouts are not read, and an evaluation reads nothing.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,16 +64,16 @@ class Untrained:
         """Restore nothing."""
 
 
-class EpisodeSource(Untrained):
+class EpisodeSource(Untrained, ABC):
     """The part of a source that reads each episode by itself."""
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the signals of the rollouts by id of the trajectory."""
         return {rollout.trajectory.id: self.measure(rollout) for group in groups for rollout in group}
 
+    @abstractmethod
     def measure(self, rollout: Rollout) -> Signals:
         """Return the signals of an episode."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

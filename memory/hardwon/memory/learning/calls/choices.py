@@ -8,7 +8,7 @@ They are the calls before it, and the value of an argument that fits the beginni
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import comb
@@ -23,8 +23,10 @@ _LETTERS, _FIRST = re.compile(r"[^\W\d_]{1,4}(?=[^\w\s]?\d)"), re.compile(r"\w(?
 """What an id begins with: its letters, else its first sign."""
 TOOL = "tool"
 """The argument that names the tool where several are compared."""
-_CODE = re.compile(r"[^\W_]+(?:[_-][^\W_]+){0,3}")
-"""A word, a number or a code such as `net_30`, but no text."""
+_PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
+"""A word such as `gift_card`, but no number, code or text."""
+_CODE = r"[^\W_]+(?:[_-][^\W_]+){0,3}"
+"""A word or a code such as `INV30`, but no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,17 @@ def has_open_choice(uses: Sequence[CallUse]) -> bool:
     """Return whether an argument had several words as its value that worked again and again."""
     worked = [read_texts(use.action) for use in uses if not use.failure]
     values = [{text[name] for text in worked} for name in list_choices(uses)]
-    codes = (each for each in values if all(_CODE.fullmatch(value) and not value.isdecimal() for value in each))
-    return any(2 * len(each) <= len(worked) for each in codes)
+    plain = (each for each in values if all(_PLAIN_WORD.fullmatch(value) for value in each))
+    return any(2 * len(each) <= len(worked) for each in plain)
+
+
+def _is_chosen(value: str, uses: Iterable[CallUse]) -> bool:
+    """Return whether a value is a word, or a code that is the same for all: no use's request or result names it."""
+    if _PLAIN_WORD.fullmatch(value):
+        return True
+    if not re.fullmatch(_CODE, value) or value.isdecimal():
+        return False
+    return not any(value in use.copied or value.lower() in use.task.lower() for use in uses)
 
 
 def list_names(texts: Sequence[Mapping[str, str]]) -> list[str]:
@@ -186,7 +197,9 @@ def _find_said_cases(uses: Sequence[CallUse], values: Sequence[str], support: in
         ref: SeenStep("", tuple(sorted(telling.intersection(words))), 0.0, failed=False) for ref, words in texts.items()
     }
     cases: dict[str, tuple[str, int, int]] = {}
-    for value in (value for value, n in Counter(right.values()).items() if n >= support and _CODE.fullmatch(value)):
+    for value in (value for value, n in Counter(right.values()).items() if n >= support):
+        if not _is_chosen(value, (use for use, other in zip(uses, values, strict=True) if other == value)):
+            continue
         those = {ref for ref, other in right.items() if other == value}
         contrary = (right.keys() - those) | (wrong[value] - those)
         difference = find_difference([steps[ref] for ref in those], [steps[ref] for ref in contrary])
@@ -218,4 +231,5 @@ def _find_value(group: Sequence[tuple[CallUse, str, str]], support: int) -> tupl
     tried = len({use.episode for use, text, _ in group if text == value})
     different = {by for use, text, by in group if text == value and not use.failure}
     is_firm = min(n, len(different)) >= support and 5 * n >= 4 * max(tried, worked.total())
-    return (value, n, tried) if is_firm and _CODE.fullmatch(value) else None
+    is_chosen = _is_chosen(value, (use for use, text, _ in group if text == value))
+    return (value, n, tried) if is_firm and is_chosen else None
