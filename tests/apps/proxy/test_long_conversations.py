@@ -192,3 +192,53 @@ def test_a_state_formats_the_calls_on_display_alone(monkeypatch, different):
     monkeypatch.setattr(calls, "call_text", format_call)
     build_state("Write.", [Call("write", {"file": n if different else 0}, "ok") for n in range(200)], "ok")
     assert len(formatted) <= 9
+
+
+CHANGES: dict[str, Any] = {
+    "the time in the system": lambda n, messages: [{"role": "system", "content": f"It is 10:0{n}."}, *messages],
+    "a developer's reminder": lambda n, messages: [
+        *messages[:-1],
+        {"role": "developer", "content": f"{n}"},
+        messages[-1],
+    ],
+    "results that were cleared": lambda n, messages: [
+        {**message, "content": "[cleared]"} if message["role"] == "tool" and message is not messages[-1] else message
+        for message in messages
+    ],
+    "words that were cut": lambda n, messages: [{**m, "content": f"{n}"} if "tool_calls" in m else m for m in messages],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_conversation_whose_beginning_a_client_changes_is_one_run(log, change):
+    def chat_of(count):
+        messages: list[Any] = [{"role": "user", "content": "Write."}]
+        for n in range(count):
+            call, answer = chat_pair(n)
+            ref = f"call_Ab3kQ9z81LmPx7Y{n}"
+            messages += [
+                {**call, "tool_calls": [{**call["tool_calls"][0], "id": ref}]},
+                {**answer, "tool_call_id": ref},
+            ]
+        return messages
+
+    def read(messages):
+        return chat.ChatCompletions().read_request({"model": "m", "messages": json.loads(json.dumps(messages))})
+
+    for count in range(4):
+        turn = log.begin_turn(read(change(count, chat_of(count))))
+        is_last = count == 3
+        response = read([{"role": "assistant", "content": "Done."}] if is_last else chat_of(count + 1)[-2:-1]).messages
+        log.note_response(turn, response, is_last, ())
+    log.end_run(turn, response, "stop")
+    assert list_steps(log) == [3]
+
+
+def test_two_agents_that_ask_in_the_words_of_the_system_alone_have_two_runs(log):
+    def begin(words):
+        return log.begin_turn(chat.ChatCompletions().read_request({"messages": [{"role": "system", "content": words}]}))
+
+    turn = begin("Write a file.")
+    log.cancel_turn(turn)
+    assert begin("Read a file.").conversation is not turn.conversation
+    assert begin("Write a file.").conversation is turn.conversation

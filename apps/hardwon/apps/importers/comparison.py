@@ -78,7 +78,8 @@ def compare(
 def _list_ids(entry: LoggedEpisode, source: str) -> Iterator[str]:
     """Yield the ids that an episode may have in a library."""
     # The shortest beginning of a conversation comes first: of several episodes it gives the id that stays.
-    for ref in (*entry.aliases, entry.ref) if source in CONVERSATIONS else (entry.ref, *entry.aliases):
+    refs = (*entry.aliases, entry.ref) if source in CONVERSATIONS else (entry.ref, *entry.aliases)
+    for ref in (*refs, *entry.older):
         yield episode_id(ref, source)
     yield entry.ref
 
@@ -99,7 +100,7 @@ def _continues(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode,
     Two conversations may begin alike and then part, and one that an answer ended is no part of another.
     """
     end = row["meta"].get(END)
-    if row["id"] == episode_id(entry.ref, source) or end in (entry.ref, *entry.aliases):
+    if row["id"] == episode_id(entry.ref, source) or end in (entry.ref, *entry.aliases, *entry.older):
         return True
     if end and entry.ending == "completed" and ("discount" not in row["meta"] or entry.success is not None):
         return False

@@ -6,7 +6,7 @@ each request is an episode of its own.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,8 +40,8 @@ class ConversationReader:
         """Responses format: the place of each response, by its id."""
         self._after: dict[str, str] = {}
         """Responses format: the id of the previous response, by place."""
-        self._trials: dict[tuple[str, bool], list[Any]] = {}
-        """The runs with the same messages, by their digest and whether they have no grade."""
+        self._trials: dict[str, list[Any]] = {}
+        """The graded runs with the same messages, by their digest."""
         self.form = "openai"
         """Format of the messages: that of the first value which is not in OpenAI's chat format."""
         self.unanswered = 0
@@ -59,7 +59,7 @@ class ConversationReader:
         messages = conversation(value)
         digests = list(digest_beginnings(messages))
         # All proper prefixes: an earlier line that equals one of them is continued by this line.
-        self._spool.begin(digests[:-1])
+        self._spool.begin(digest for digest in digests if digest != digests[-1])
         self._spool.put(place, place, [messages, outcome_of(value), trial_of(value)], at=time_of(value))
         if isinstance(value, Mapping):
             self._link(place, value)
@@ -92,23 +92,23 @@ class ConversationReader:
             # A log of model calls repeats the conversation in every line; only its longest form is an episode.
             if prefixes and not self._spool.is_continued(prefixes[-1]):
                 graded = None if outcome is None else (outcome[0], outcome[1])
-                run = _find_run(messages) if graded is None else trial
                 for episode in self._build_episodes(part, messages, graded):
-                    yield self._tell_apart(episode, run)
+                    yield self._tell_apart(episode, trial)
 
     def _tell_apart(self, episode: LoggedEpisode, trial: str) -> LoggedEpisode:
         """Return an episode with a reference of its own if another run of the task has the same messages.
 
-        A benchmark runs a task several times, and its runs may differ in nothing but the outcome or the ids of calls.
+        A benchmark runs a task several times, and its runs may differ in nothing but the outcome.
         """
-        runs = self._trials.setdefault((episode.ref, episode.score is None), [])
+        if episode.score is None or episode.ref != episode.meta[END]:  # the ids of its calls tell a run apart
+            return episode
+        runs = self._trials.setdefault(episode.ref, [])
         run = [trial, episode.score]
         if run not in runs:
             runs.append(run)
         if number := runs.index(run):
             return replace(episode, ref=f"{episode.ref} {number + 1}", aliases=())
-        is_trial = trial and episode.score is not None
-        return replace(episode, meta={**episode.meta, "trial": trial}) if is_trial else episode
+        return replace(episode, meta={**episode.meta, "trial": trial}) if trial else episode
 
     def _read(self, part: str) -> tuple[list[LoggedMessage], Any, str]:
         ((_, (messages, outcome, trial)),) = self._spool.values(part)
@@ -126,20 +126,23 @@ class ConversationReader:
         self, part: str, messages: list[LoggedMessage], outcome: LoggedOutcome | None
     ) -> Iterator[LoggedEpisode]:
         total = sum(len(message["calls"]) for message in messages)
-        start = self._spool.find_start(part)
-        requests = [replace(request, meta={END: request.ref, **start}) for request in split_requests(messages)]
+        start, refs = self._spool.find_start(part), (call["id"] for message in messages for call in message["calls"])
+        plain, run = list(split_requests(messages)), next(filter(None, map(refer_to_call, refs)), "")
+        requests = [_name_run(replace(request, meta={END: request.ref, **start}), run) for request in plain]
         self.unanswered += total - sum(len(request.calls) for request in requests)
         if outcome is None:
             # A graded conversation has the id of the first of its beginnings that was free.
-            wholes = tuple(ref for request in requests[:4] for ref in (*request.aliases[:1], request.ref))
+            refs = (ref for request in plain[:4] for ref in (*request.aliases[:1], request.ref))
+            wholes = tuple(name for ref in refs for name in (f"{ref} {run}", ref))
             yield from (replace(request, wholes=wholes) for request in requests)
         elif requests:
             # The requests may have been recorded one by one, before there was an outcome.
             aliases = tuple(ref for request in requests for ref in (*request.aliases, request.ref))
+            older = tuple(ref for request in requests for ref in request.older)
             whole = tuple(part for request in requests for part in request.requests)
             last = requests[-1]
             aliases = tuple(ref for ref in aliases if ref != last.ref)
-            yield LoggedEpisode(last.ref, whole, *outcome, meta=last.meta, aliases=aliases)
+            yield LoggedEpisode(last.ref, whole, *outcome, meta=last.meta, aliases=aliases, older=older)
 
 
 def split_requests(messages: Sequence[LoggedMessage]) -> Iterator[LoggedEpisode]:
@@ -149,31 +152,42 @@ def split_requests(messages: Sequence[LoggedMessage]) -> Iterator[LoggedEpisode]
     request are its aliases: a log that ended there has them.
     """
     starts = [n for n, message in enumerate(messages) if message["role"] == "user"] or [-1]
-    digests = list(digest_beginnings(messages))
+    digests, older = (list(digest_beginnings(messages, with_system=with_system)) for with_system in (False, True))
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
         calls = tuple(iter_calls(messages[start + 1 : end]))
         if calls:
             first = next(n for n in range(start + 1, end) if messages[n]["role"] == "tool" or n == end - 1)
-            aliases = tuple(digest.hex() for digest in digests[first : end - 1])
+            ref, beginnings = digests[end - 1].hex(), dict.fromkeys(digest.hex() for digest in digests[first:end])
+            aliases = tuple(name for name in beginnings if name != ref)
+            names = tuple(digest.hex() for digest in older[first:end]) if older != digests else ()
             task = messages[start]["text"] if start >= 0 else ""
             ending = read_ending(messages[start + 1 : end])
-            yield LoggedEpisode(digests[end - 1].hex(), ((task, calls),), aliases=aliases, ending=ending)
+            yield LoggedEpisode(ref, ((task, calls),), aliases=aliases, older=names, ending=ending)
 
 
-def digest_beginnings(messages: Iterable[LoggedMessage]) -> Iterator[bytes]:
-    """Yield a digest of every prefix of a conversation."""
+def _name_run(request: LoggedEpisode, run: str) -> LoggedEpisode:
+    """Return a request under names with the first random id of a call, which no other run of the task has.
+
+    The names without it stay: earlier versions of hardwon, and logs without ids, have those.
+    """
+    if not run:
+        return request
+    *aliases, ref = (f"{name} {run}" for name in (*request.aliases, request.ref))
+    return replace(request, ref=ref, aliases=tuple(aliases), older=(*request.aliases, request.ref, *request.older))
+
+
+def digest_beginnings(messages: Sequence[LoggedMessage], *, with_system: bool = False) -> Iterator[bytes]:
+    """Yield a digest of every prefix of a conversation, whatever the system says, such as the time.
+
+    Earlier versions of hardwon read the words of the system, too.
+    """
     # One running digest; hashing every prefix anew would take quadratic time.
-    digest = hashlib.blake2b(digest_size=16)
+    digest, has_request = hashlib.blake2b(digest_size=16), any(message["role"] == "user" for message in messages)
     for message in messages:
         kept = [message["role"], message["text"], [[call["name"], call["arguments"]] for call in message["calls"]]]
-        digest.update(json.dumps(kept, sort_keys=True).encode())
+        if with_system or message["role"] != "system" or not has_request:
+            digest.update(json.dumps(kept, sort_keys=True).encode())
         yield digest.digest()
-
-
-def _find_run(messages: Iterable[LoggedMessage]) -> str:
-    """Return the first random id of a call, which no other run of the task has; empty if there is none."""
-    refs = (refer_to_call(call["id"]) for message in messages for call in message["calls"])
-    return next(filter(None, refs), "")
 
 
 def trial_of(value: Any) -> str:

@@ -55,11 +55,13 @@ class LoggedEpisode:
     score: float | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
-    """What identified the episode in an earlier version of hardwon, or when the file was shorter."""
+    """What identified the episode when the file was shorter."""
     ending: Ending = "completed"
     """How the run ended, which decides if the file has no outcome."""
     wholes: tuple[str, ...] = ()
     """What may identify the whole conversation of a request, if that was graded and is one episode."""
+    older: tuple[str, ...] = ()
+    """What identified the episode in an earlier version of hardwon, or in a log without ids."""
 
     @property
     def task(self) -> str:
@@ -124,16 +126,17 @@ class Spool:
     def keep(self, episode: LoggedEpisode) -> None:
         """Store an episode; it replaces one with the same reference, and those whose references are its aliases."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
-        fields = [episode.success, episode.score, dict(episode.meta), episode.aliases, episode.ending, episode.wholes]
-        data = json.dumps([calls, *fields])
-        self._db.executemany("INSERT OR IGNORE INTO aliases VALUES (?)", ((extract_text(a),) for a in episode.aliases))
+        names = [episode.aliases, episode.ending, episode.wholes, episode.older]
+        data = json.dumps([calls, episode.success, episode.score, dict(episode.meta), *names])
+        rows = ((extract_text(ref),) for ref in (*episode.aliases, *episode.older))
+        self._db.executemany("INSERT OR IGNORE INTO aliases VALUES (?)", rows)
         # REPLACE deletes the old row and assigns a new `seq`: a replaced episode moves to the end.
         self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
 
     def __iter__(self) -> Iterator[LoggedEpisode]:
         for ref, data in self._db.execute(f"SELECT id, data {_KEPT} ORDER BY seq"):
-            requests, success, score, meta, aliases, ending, wholes = json.loads(data)
-            names = tuple(aliases), ending, tuple(wholes)
+            requests, success, score, meta, aliases, ending, wholes, older = json.loads(data)
+            names = tuple(aliases), ending, tuple(wholes), tuple(older)
             yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta, *names)
 
     def __len__(self) -> int:

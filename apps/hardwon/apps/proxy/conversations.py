@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hardwon.apps.importers.messages import LoggedMessage
+from hardwon.apps.importers.spool import refer_to_call
 from hardwon.memory import Step, Trajectory, Verdict
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.guidance.base import Guidance
@@ -335,13 +336,19 @@ def keep(entries: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
 
 
 def digest_messages(messages: Sequence[LoggedMessage]) -> Iterator[bytes]:
-    """Yield a digest of every beginning of a conversation; ids of calls distinguish equal conversations."""
-    digest = hashlib.blake2b(digest_size=16)
+    """Yield a digest of every beginning of a conversation; ids of calls distinguish equal conversations.
+
+    Clients change what stands before: many write the time into the words of the system, or clear old results. So the
+    system does not count, and a message with a random id of a call is known by that.
+    """
+    digest, has_request = hashlib.blake2b(digest_size=16), any(message["role"] == "user" for message in messages)
     for message in messages:
         if "digest" not in message:  # later requests repeat the message
+            refs = [refer_to_call(ref) for ref in (message["answers"], *(call["id"] for call in message["calls"]))]
             calls = [[call["id"], call["name"], call["arguments"]] for call in message["calls"]]
-            kept = [message["role"], message["text"].strip(), calls, message["answers"]]
-            text = json.dumps(kept, sort_keys=True, default=str)
+            kept = refs if any(refs) else [message["text"].strip(), calls, message["answers"]]
+            text = json.dumps([message["role"], *kept], sort_keys=True, default=str)
             message["digest"] = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        digest.update(message["digest"])
+        if message["role"] != "system" or not has_request:
+            digest.update(message["digest"])
         yield digest.digest()
