@@ -18,7 +18,7 @@ def deploy(seed, gain, base, *, worlds=1, noise=None, count=500):
         world, was_shown = rng.randrange(worlds), rng.random() >= 0.1
         mean = levels[world] + gain * was_shown + 0.1 * n / count
         outcome = float(rng.random() < mean) if noise is None else mean + rng.uniform(-noise, noise)
-        episodes.append((world, False, was_shown, outcome))
+        episodes.append((world, False, was_shown, outcome, 0))
         if noise and off_after is None and n % 10 == 0 and measure_advice(episodes).is_off:
             off_after = n
     return measure_advice(episodes), off_after
@@ -46,17 +46,19 @@ def test_successes_that_fall_by_a_third_are_noticed_within_300_episodes():
 
 def test_the_difference_of_two_worlds_by_hand():
     """Means .5 and 1 in the first world, 0 and .5 in the second; 3 comparisons of 4 count 4/3, 2 and 2 count 1."""
-    first = [(1, False, False, x) for x in (0.0, 1.0)] + [(1, False, True, 1.0)] * 4
-    second = [(2, False, False, 0.0)] * 2 + [(2, False, True, x) for x in (0.0, 1.0)]
+    first = [(1, False, False, x, 3) for x in (0.0, 1.0)] + [(1, False, True, 1.0, 1)] * 4
+    second = [(2, False, False, 0.0, 2)] * 2 + [(2, False, True, x, 0) for x in (0.0, 1.0)]
     gain = measure_advice([*first, *second])
     assert (gain.shown, gain.withheld) == (6, 4)
     assert gain.difference == pytest.approx((4 / 3 * 0.5 + 1 * 0.5) / (4 / 3 + 1))
     assert (gain.low or 0) < 0 < (gain.high or 0)
-    assert gain.says.startswith("no clear difference: success +50 points")
+    assert gain.failed_calls == pytest.approx(((4 / 3 * 3 + 1 * 2) / (4 / 3 + 1), 4 / 3 * 1 / (4 / 3 + 1)))
+    calls = "failed calls per episode 0.57 with advice, 2.57 without; "
+    assert gain.says.startswith(f"{calls}no clear difference: success +50 points")
 
 
 def test_worlds_with_only_one_arm_say_nothing():
-    gain = measure_advice([(1, False, True, 1.0), (2, False, False, 0.0)])
+    gain = measure_advice([(1, False, True, 1.0, 0), (2, False, False, 0.0, 0)])
     assert (gain.difference, gain.is_off) == (None, False)
     assert gain.says.startswith("not measured yet: 1 episodes were drawn to have advice, 1 to have none")
 
@@ -79,6 +81,21 @@ def test_a_library_says_whether_its_advice_helps(tmp_path):
         assert advice["says"].startswith("helps: success +100 points (95 % interval +")
         assert ADVICE not in library.recall("refund an order").masked
         assert library.admin.verify() == []
+
+
+def test_failed_calls_of_runs_that_recover_are_counted(tmp_path):
+    """An agent that tries again succeeds either way; a call that was refused was not made."""
+    here = State("A counter.", task="refund an order")
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        for n in range(24):
+            why = Reasons(advice="withheld" if n % 6 == 0 else "shown")
+            problem = Failure.TOOL_ERROR if n % 6 == 0 else Failure.BLOCKED
+            tried = Step(here, 'refund(to="card")', here, Diagnosis(False, problem), why=why)
+            done = Step(here, 'refund(to="voucher")', here, Diagnosis(True), reward=1.0)
+            library.record(Trajectory(here.task, (tried, done) if n % 2 == 0 else (done,), True, arm="retrieved"))
+        advice = library.admin.stats()["advice"]
+    assert advice["failed_calls"] == (1.0, 0.0)
+    assert advice["says"].startswith("failed calls per episode 0.00 with advice, 1.00 without; no clear difference")
 
 
 def test_advice_that_harms_is_off_until_it_helps_again(tmp_path):

@@ -32,11 +32,11 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, mul
 from statistics import fmean
 
 from hardwon.memory.reasons import ADVICE
-from hardwon.memory.records import Item
+from hardwon.memory.records import Failure, Item
 from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.world_scores import SCORES, Scores, score_in
@@ -106,6 +106,8 @@ class AdviceGain:
     high: float | None
     is_off: bool
     """Whether advice is switched off, because it makes outcomes worse."""
+    failed_calls: tuple[float, float] | None = None
+    """Mean number of failed calls of an episode, without and with advice; None until both have episodes."""
 
     @property
     def says(self) -> str:
@@ -114,30 +116,34 @@ class AdviceGain:
             counts = f"{self.shown} episodes were drawn to have advice, {self.withheld} to have none"
             return f"not measured yet: {counts}; the draw begins after 20 episodes, and gives none to one run in ten"
         word = "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
+        without, with_it = self.failed_calls or (0.0, 0.0)
+        calls = f"failed calls per episode {with_it:.2f} with advice, {without:.2f} without; " if without or with_it else ""
         off = "; switched off, and shown in one of ten episodes to measure it again" if self.is_off else ""
         points, low, high = (f"{100 * value:+.0f}" for value in (self.difference, self.low, self.high))
         counts = f"{self.shown} episodes with advice, {self.withheld} drawn to have none"
-        return f"{word}: success {points} points (95 % interval {low} to {high}; {counts}){off}"
+        return f"{calls}{word}: success {points} points (95 % interval {low} to {high}; {counts}){off}"
 
 
-def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceGain:
-    """Return the gain of advice from episodes: the world, whether advice was off, whether it was shown, the outcome.
+def measure_advice(episodes: Iterable[tuple[int, bool, bool, float, int]]) -> AdviceGain:
+    """Return the gain of advice from episodes: world, whether advice was off, whether shown, outcome, failed calls.
 
     Within each world and state of the switch, the mean outcomes with and without advice are compared, and the
     differences are averaged, weighted by the size of both arms. The variance of an arm is at least that of both,
     because the few episodes without advice may vary little by chance.
     """
     groups: defaultdict[tuple[int, bool], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for world, was_off, was_shown, outcome in episodes:
+    calls: defaultdict[tuple[int, bool], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for world, was_off, was_shown, outcome, failures in episodes:
         groups[world, was_off][was_shown].append(outcome)
+        calls[world, was_off][was_shown].append(failures)
     counts = [sum(len(arms[arm]) for arms in groups.values()) for arm in (False, True)]
     compared = [arms for arms in groups.values() if all(arms)]
     if not compared:
         return AdviceGain(counts[True], counts[False], None, None, None, False)
     shares = [1 / (1 / len(without) + 1 / len(with_it)) for without, with_it in compared]
     total = sum(shares)
-    differences = (fmean(with_it) - fmean(without) for without, with_it in compared)
-    difference = sum(share * d for share, d in zip(shares, differences, strict=True)) / total
+    without, with_it = _average(compared, shares)
+    difference = with_it - without
     squares = [sum(_sum_squares(arms[arm]) for arms in compared) for arm in (0, 1)]
     free = [sum(len(arms[arm]) - 1 for arms in compared) for arm in (0, 1)]
     pooled = (sum(squares) + 0.5) / (sum(free) + 1)
@@ -156,7 +162,15 @@ def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceG
         max(-1.0, difference - margin(TUNING.gain_quantile)),
         min(1.0, difference + margin(TUNING.gain_quantile)),
     )
-    return AdviceGain(counts[True], counts[False], difference, low, high, is_off)
+    failed_calls = _average([arms for arms in calls.values() if all(arms)], shares)
+    return AdviceGain(counts[True], counts[False], difference, low, high, is_off, failed_calls)
+
+
+def _average(groups: Sequence[tuple[list[float], list[float]]], shares: Sequence[float]) -> tuple[float, float]:
+    """Return the means of both arms over the groups, weighted by their shares."""
+    means = [[fmean(arms[arm]) for arms in groups] for arm in (0, 1)]
+    without, with_it = (sum(map(mul, shares, each)) / sum(shares) for each in means)
+    return without, with_it
 
 
 def _sum_squares(values: Sequence[float]) -> float:
@@ -227,7 +241,9 @@ def is_tried(arms: Arms) -> bool:
 
 _Outcomes = deque[tuple[int, float]]
 _USED = (
-    f"SELECT used.id, item_id, trajectory_id, mode, world, {OUTCOME} FROM usages AS used "
+    f"SELECT used.id, item_id, trajectory_id, mode, world, {OUTCOME}, iif(item_id = '{ADVICE}', "
+    "(SELECT count(*) FROM steps WHERE steps.namespace = used.namespace AND steps.trajectory_id = used.trajectory_id "
+    f"AND failure NOT IN ('none', '{Failure.BLOCKED}', '{Failure.REJECTED}')), 0) FROM usages AS used "
     "JOIN episode_worlds AS placed USING (namespace, trajectory_id) "
     "JOIN trajectories AS episode ON episode.namespace = used.namespace AND episode.id = trajectory_id "
     # The unary plus makes SQLite scan the new usages by id instead of the index of the namespace.
@@ -254,7 +270,7 @@ class Effects:
         self._masked: dict[str, set[int]] = {}
         """By item: the worlds that mask it, computed on demand since its episodes last changed."""
         self._left_out: dict[int, frozenset[str]] | None = None
-        self._advised: deque[tuple[int, bool, bool, float]] = deque(maxlen=TUNING.gain_episodes)
+        self._advised: deque[tuple[int, bool, bool, float, int]] = deque(maxlen=TUNING.gain_episodes)
         self._gain: AdviceGain | None = None
         self.unread = True
         """Whether there may be usages that have not been read."""
@@ -353,19 +369,19 @@ class Effects:
     def _read(self) -> None:
         """Read new usages and the scores of their items."""
         self.unread = False
-        episodes: dict[tuple[str, str], tuple[int, int, float]] = {}
+        episodes: dict[tuple[str, str], tuple[int, int, float, int]] = {}
         modes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        for number, ref, episode, mode, world, outcome in self._store.rows(_USED, (self._last, self._namespace)):
+        for number, ref, episode, mode, world, outcome, failed in self._store.rows(_USED, (self._last, self._namespace)):
             self._last = number
-            episodes[ref, episode] = number, world, outcome
+            episodes[ref, episode] = number, world, outcome, failed
             modes[ref, episode].add(mode)
         # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
-        for (ref, episode), (number, world, outcome) in episodes.items():
+        for (ref, episode), (number, world, outcome, failed) in episodes.items():
             took_part = modes[ref, episode] - {"masked"}
             if not took_part:
                 continue  # it was drawn, but the hint did not use it
             if ref == ADVICE:
-                self._advised.append((world, "masked" in modes[ref, episode], took_part != {"withheld"}, outcome))
+                self._advised.append((world, "masked" in modes[ref, episode], took_part != {"withheld"}, outcome, failed))
                 self._gain = None
                 continue
             arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}

@@ -114,7 +114,7 @@ def test_the_interval_holds_where_guardrails_refuse(library, follows, works, rec
         for shown in (rng.random() >= 0.1 for _ in range(500)):
             is_followed = shown and rng.random() < follows
             outcome = outcomes[is_followed, rng.random() < (works if is_followed else recovers)]
-            runs += [] if outcome is None else [(1, False, shown, float(outcome))]
+            runs += [] if outcome is None else [(1, False, shown, float(outcome), 0)]
         measured = measure_advice(runs)
         assert measured.shown + measured.withheld == 500
         held += measured.low <= gain <= measured.high
