@@ -62,7 +62,8 @@ def test_without_words_it_is_about_the_first_lesson_that_was_told(filled, hardwo
         "memory", "why", path, lesson, "--at", "told"
     )
     problem = hardwon("memory", "why", path, expect=2)
-    assert "no lesson was told in episode not-told. Give words" in problem.stderr
+    withheld = "all advice was withheld at random, to measure whether it helps"
+    assert f"no lesson was told in episode not-told: {withheld}. Name another episode" in problem.stderr
 
 
 def test_words_need_no_quotes_and_no_order(filled, hardwon, hardwon_json):
@@ -102,6 +103,29 @@ def test_another_mcp_client_is_told_the_stage_without_words_of_others(filled):
     with ExperienceLibrary.open(path) as library:
         library.record(Trajectory(TASK, (Step(HERE, "secret()", HERE, Diagnosis(True)),), True, id="private"))
     assert "you recorded no episode" in ask_mcp(path, {"about": lesson, "episode_id": "private"}, "untrusted")["error"]
+
+
+@pytest.mark.parametrize(("trust", "is_told"), [("own", True), ("trusted", True), ("untrusted", False)])
+def test_what_an_mcp_client_recalled_is_told_in_the_episode_that_it_records_next(filled, trust, is_told):
+    """Over stdin it is one client. Of several over HTTP, one may recall and another record."""
+    path, lesson = filled
+    step = {"action": "refund()", "result": "paid"}
+
+    async def talk():
+        with ExperienceLibrary.open(path) as library:
+            library.items.update(lesson, pinned=True)
+            async with Client(mcp_server.build(library, trust=trust)) as client:
+                recalled = await client.call_tool("recall", {"task": TASK, "situation": "an order was paid by card"})
+                for _ in range(2):
+                    await client.call_tool("record", {"task": TASK, "steps": [step, step], "success": True})
+            newest = [library.episodes.get(row["id"]) for row in library.episodes.find(limit=2)]
+            return recalled, [[step.why.recalled for step in episode.steps] for episode in newest]
+
+    recalled, (second, first) = asyncio.run(talk())
+    assert [item["id"] for item in recalled.structured_content["items"]] == [lesson]
+    assert first == [(lesson,) if is_told else None, None]
+    assert second == [None, None]
+    assert "no lesson was told" in ask_mcp(path, {}, trust)["error"]
 
 
 def test_the_dashboard_says_why(filled):

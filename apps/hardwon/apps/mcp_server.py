@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import wraps
+from importlib.metadata import version
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 import anyio
@@ -90,10 +91,11 @@ def build(
 ) -> MCPServer:
     """Build the server. A read-only library gets no tools that write."""
     server, mode, refusals, trusted = _McpServer(library), mode_of(guardrails), _Refusals(), trust == "trusted"
-    for tool in (_recalling(library, trusted, guidance, recall_k), *_reading(library, mode, trusted, refusals)):
+    told: list[str] = []
+    for tool in (_recalling(library, trusted, guidance, recall_k, told), *_reading(library, mode, trusted, refusals)):
         server.add_tool(tool, annotations=READS)
     if not library.admin.read_only:
-        for tool in _writing(library, trust, refusals, extractor):
+        for tool in _writing(library, trust, refusals, extractor, told):
             server.add_tool(tool, annotations=WRITES)
     return server
 
@@ -157,7 +159,7 @@ CALL_S = 5.0
 
 
 def _recalling(
-    library: ExperienceLibrary, trusted: bool, guidance: Guidance | None, recall_k: int
+    library: ExperienceLibrary, trusted: bool, guidance: Guidance | None, recall_k: int, told: list[str]
 ) -> Callable[..., Any]:
     @_worded
     def recall(
@@ -179,9 +181,11 @@ def _recalling(
             seen = recollection if trusted else abstract_recollection(recollection, state, [])
             hint = guidance.propose(Context(state, (), seen))
             texts = hint.text.splitlines() if hint is not None else []
+        briefs = [brief for item in items if (brief := _brief(item, state))["says"]]
+        told.extend(brief["id"] for brief in briefs)
         return RecallResult(
             advice=f"{HEADING}\n{_data(texts)}" if texts else "",
-            items=[brief for item in items if (brief := _brief(item, state))["says"]],
+            items=briefs,
             similar_steps=[_data([line.text]) for line in lines if not line.item_id],
         )
 
@@ -279,7 +283,7 @@ def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
 
 
 def _writing(
-    library: ExperienceLibrary, trust: RecordedTrust, refusals: _Refusals, extractor: Extractor | None
+    library: ExperienceLibrary, trust: RecordedTrust, refusals: _Refusals, extractor: Extractor | None, told: list[str]
 ) -> list[Callable[..., Any]]:
     given, last, trusted = Feedback(), "", trust == "trusted"
 
@@ -294,7 +298,10 @@ def _writing(
 
         Failures teach most: leave them in. Lessons are made from what repeats, not from a single task.
         """
-        episode = _episode(library, task, steps, hides_results=trust == "own")
+        # Clients over HTTP may be several, of which one recalled and another records.
+        shown = () if trust == "untrusted" else tuple(dict.fromkeys(told))
+        told.clear()
+        episode = _episode(library, task, steps, shown, hides_results=trust == "own")
         trajectory = episode.trajectory(
             success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT
         )
@@ -414,8 +421,13 @@ def _state(task: str, situation: str) -> State:
     return State(f"{request}\n\n{situation}" if situation.strip() else request, task=task)
 
 
-def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken], *, hides_results: bool) -> ToolEpisode:
-    """Build an episode from the client's steps. The default situation of a step is the steps before it."""
+def _episode(
+    library: ExperienceLibrary, task: str, steps: Sequence[StepTaken], shown: tuple[str, ...], *, hides_results: bool
+) -> ToolEpisode:
+    """Build an episode from the client's steps. The default situation of a step is the steps before it.
+
+    `shown` are the lessons that the client recalled before it.
+    """
     episode, calls = ToolEpisode(library, task, hides_results=hides_results), list[Call]()
     for step in steps:
         seen = hide_results(calls) if hides_results else calls
@@ -424,7 +436,8 @@ def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken], 
         pre = before if hides_results or not step.situation.strip() else _state(task, step.situation)
         calls.append(_call(step))
         ran = library.check(pre, calls[-1].text).items  # it was done although these forbid it: its outcome decides
-        episode.add_answer(pre, calls, why=Reasons(overridden=ran or None, trial=ran or None))
+        recalled = shown if len(calls) == 1 else None
+        episode.add_answer(pre, calls, why=Reasons(recalled=recalled or None, overridden=ran or None, trial=ran or None))
     return episode
 
 
@@ -478,7 +491,7 @@ class _McpServer(MCPServer):
             await self._lowlevel_server.run(reader, writer, self._lowlevel_server.create_initialization_options())
 
     def __init__(self, library: ExperienceLibrary) -> None:
-        super().__init__("hardwon", instructions=INSTRUCTIONS, log_level="WARNING")
+        super().__init__("hardwon", version=version("hardwon"), instructions=INSTRUCTIONS, log_level="WARNING")
         self._library = library
 
         @self.resource("hardwon://items", mime_type="application/json")
@@ -518,7 +531,7 @@ class _McpServer(MCPServer):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             wrongs = " ".join(sentence(dict(problem)) for problem in error.__cause__.errors()[:5])
-            raise ToolError(" ".join([f"{name} cannot be called so. {wrongs}", *ignored[:5]])) from None
+            raise ToolError(" ".join([f"The arguments of {name} are not valid. {wrongs}", *ignored[:5]])) from None
         if ignored and isinstance(result, CallToolResult):
             result.content.append(TextContent(type="text", text=" ".join(ignored[:5])))
         return result

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.guardrails.traits import find_trait_clause, has_trait
 from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.reasons import ADVICE
 from hardwon.memory.records import Failure, Item, Step, Trajectory
@@ -233,6 +234,10 @@ def _check_followed(item: Item, steps: Sequence[Step]) -> Stage:
             return Stage("followed", True, f"`{step.action}` was refused and not run")
         if step.diagnosis.failure is Failure.BLOCKED:  # another guardrail refused it, so the agent did not do it
             continue
+        if advised == (item.forbids,) and is_of(advised[0], step.action):  # it is about a value of the call
+            clause = find_trait_clause(item.title)
+            passed = has_trait(clause, step.action) if clause and '" if ' not in clause else None
+            return Stage("followed", passed, f"the agent did {done}")
         if item.forbids and is_of(item.forbids, step.action) and not is_for_failures(item.title):
             return Stage("followed", False, f"the agent did {done}")
         if any(is_of(pattern, step.action) for pattern in advised):

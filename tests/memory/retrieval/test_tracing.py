@@ -130,6 +130,22 @@ def test_a_remedy_is_not_followed_by_the_failure_that_it_prevents(library, title
     assert trace(library, lesson, episode)[-1] == ("followed", followed)
 
 
+@pytest.mark.parametrize(
+    ("says", "amount", "followed"),
+    [
+        ('write amount as "##.##" (# is a digit)', "10.00", True),
+        ('write amount as "##.##" (# is a digit)', "10,00", False),
+        ('use amount="10.00" if the text says "ten"', "10.00", None),
+    ],
+)
+def test_a_value_is_followed_by_a_call_that_has_it(library, says, amount, followed):
+    """The remedy names the same form of call as what works and as what fails."""
+    form = "pay(amount={1})"
+    lesson = library.add(Item("remedy", f"In `pay`, {says}", forbids=form, steps=(form,), repairs="tool_error")).item_id
+    call = Step(HERE, f'pay(amount="{amount}")', HERE, FINE, why=Reasons(recalled=(lesson,)))
+    assert trace(library, lesson, record(library, call, name="now"))[-1] == ("followed", followed)
+
+
 def test_a_lesson_that_is_not_in_use(library, lesson):
     episode = record(library, Step(HERE, "refund()", HERE, FINE), name="now")
     library.items.retire(lesson, "wrong")
