@@ -108,7 +108,7 @@ def test_every_command_names_the_file_and_the_next_step(whole, tmp_path, kind):
         result = CliRunner().invoke(app, ["memory", verb, str(whole), *rest[1:]])
         assert (result.exit_code, type(result.exception)) == (1, SystemExit), command
         words = " ".join(result.stderr.split())
-        assert re.search(f"{NEXT}|is damaged|was changed|Mend the path", words), (command, words)
+        assert re.search(f"{NEXT}|is damaged|was changed|Correct the path", words), (command, words)
         assert whole.name in words or verb == "export", command
     assert whole.read_bytes() == content
 

@@ -702,6 +702,8 @@ def test_hooks_are_installed_beside_others_and_taken_out(tmp_path, monkeypatch, 
     assert uninstall_hooks(settings)
     assert json.loads(settings.read_text())["hooks"] == mine["hooks"]
     assert not uninstall_hooks(settings)
+    backup = settings.with_name(f"{settings.name}.before-hardwon")
+    assert json.loads(backup.read_text()) == mine, "a copy with our own hooks would restore nothing"
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
@@ -712,7 +714,11 @@ def test_hooks_are_installed_without_an_option(tmp_path, monkeypatch, agent):
         monkeypatch.delenv(name, raising=False)
     done = CliRunner().invoke(app, ["hook", "install", agent])
     assert done.exit_code == 0, done.output
-    assert f"--library {tmp_path / '.hardwon/coding.db'}" in find_settings(agent, project=False).read_text()
+    settings = find_settings(agent, project=False)
+    assert f"--library {tmp_path / '.hardwon/coding.db'}" in settings.read_text()
+    assert uninstall_hooks(settings)
+    assert "hooks" not in json.loads(settings.read_text())
+    assert not settings.with_name(f"{settings.name}.before-hardwon").exists()
 
 
 def test_a_session_begins_with_what_a_call_needs_first(session):

@@ -65,7 +65,7 @@ def uninstall_hooks(settings: Path) -> bool:
     hooks = _without_ours(before, settings)
     if hooks == before:
         return False
-    _write(settings, {**value, "hooks": hooks})
+    _write(settings, {name: part for name, part in {**value, "hooks": hooks}.items() if part != {}})
     return True
 
 
@@ -75,22 +75,22 @@ def _read(settings: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_text(settings) or "{}")
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{settings} is not JSON ({error}). Mend it, or move it away.") from error
+        raise ConfigError(f"{settings} is not JSON ({error}). Correct it, or move it away.") from error
     if not isinstance(value, dict) or not isinstance(value.get("hooks") or {}, dict):
-        raise ConfigError(f"{settings} has no object of hooks. Mend it, or move it away.")
+        raise ConfigError(f"{settings} has no object of hooks. Correct it, or move it away.")
     return value
 
 
 def _without_ours(hooks: Mapping[str, Any], settings: Path) -> dict[str, Any]:
     if not all(isinstance(entries, list) for entries in hooks.values()):
-        raise ConfigError(f"{settings}: the hooks of an event are not a list. Mend the file, or move it away.")
+        raise ConfigError(f"{settings}: the hooks of an event are not a list. Correct the file, or move it away.")
     kept = {event: [entry for entry in entries if MARK not in json.dumps(entry)] for event, entries in hooks.items()}
     return {event: entries for event, entries in kept.items() if entries or not hooks[event]}
 
 
 def _write(settings: Path, value: Mapping[str, Any]) -> None:
-    """Write the settings in one step, so that an agent never reads half a file; the old file stays beside it."""
-    if settings.exists():
+    """Write the settings in one step, so that an agent never reads half a file; the one without hooks stays beside."""
+    if settings.exists() and MARK not in read_text(settings):
         write_file(settings.parent, f"{settings.name}.before-hardwon", settings.read_bytes())
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     # the escape of a lone surrogate in JSON, too
