@@ -19,9 +19,17 @@ def test_a_missing_package_names_its_extra(hardwon, monkeypatch):
     known = doctor._find_version
     monkeypatch.setattr(doctor, "_find_version", lambda name: None if name == "minigrid" else known(name))
     printed = " ".join(hardwon("doctor").stdout.split())
-    assert "games minigrid not installed: pip install '.[games]'" in printed
+    assert "games minigrid missing: pip install '.[games]'" in printed
     assert "babyai pip install '.[games]'" in printed
     assert printed.endswith("Install what is missing: pip install '.[games]'")  # and no other extra
+
+
+def test_the_command_that_installs_what_is_missing_is_one_line(hardwon, monkeypatch):
+    """It is copied into a shell, however narrow the window is."""
+    monkeypatch.setattr(doctor, "_find_version", lambda name: None)
+    lines = hardwon("doctor", expect=1).stdout.splitlines()
+    assert lines[-1] == f"Install what is missing: pip install '.[{','.join(doctor.COMMON)}]'"
+    assert len(lines) < 40
 
 
 def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):

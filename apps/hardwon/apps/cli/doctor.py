@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -226,20 +227,20 @@ def _print(report: DoctorReport) -> None:
     ]
     console.print(table("", "", rows=lines))
     console.print()
-    console.print(table("for", "package", "version", rows=_list_packages(report["packages"])))
+    console.print(table("for", "packages", rows=list(starmap(_describe_extra, report["packages"].items()))))
     if lacking := [extra for extra in COMMON if None in report["packages"][extra].values()]:
-        console.print(f"\nInstall what is missing: pip install '.[{','.join(lacking)}]'")
+        # a command that is broken into lines cannot be copied
+        console.print(f"\nInstall what is missing: pip install '.[{','.join(lacking)}]'", soft_wrap=True)
     if report["library"] is not None:
         _print_library(report["library"])
 
 
-def _list_packages(packages: dict[str, dict[str, str | None]]) -> list[tuple[str, str, str]]:
-    rows = []
-    for extra, versions in packages.items():
-        what = "." if extra == "core" else f"'.[{extra}]'"
-        for name, installed in versions.items():
-            rows.append((extra, name, installed or f"not installed: pip install {what}"))
-    return rows
+def _describe_extra(extra: str, versions: dict[str, str | None]) -> tuple[str, str]:
+    """Return the packages of an extra with their versions, or how to install those that are missing."""
+    missing = [name for name, installed in versions.items() if installed is None]
+    if missing:
+        return extra, f"{', '.join(missing)} missing: pip install '.{'' if extra == 'core' else f'[{extra}]'}'"
+    return extra, ", ".join(f"{name} {installed}" for name, installed in versions.items())
 
 
 def _print_library(library: DoctorReport) -> None:
