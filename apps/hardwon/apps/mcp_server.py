@@ -91,11 +91,14 @@ def build(
 ) -> MCPServer:
     """Build the server. A read-only library gets no tools that write."""
     server, mode, refusals, trusted = _McpServer(library), mode_of(guardrails), _Refusals(), trust == "trusted"
-    told: list[str] = []
-    for tool in (_recalling(library, trusted, guidance, recall_k, told), *_reading(library, mode, trusted, refusals)):
+    recalls: list[str] = []
+    for tool in (
+        _recalling(library, trusted, guidance, recall_k, recalls),
+        *_reading(library, mode, trusted, refusals),
+    ):
         server.add_tool(tool, annotations=READS)
     if not library.admin.read_only:
-        for tool in _writing(library, trust, refusals, extractor, told):
+        for tool in _writing(library, trust, refusals, extractor, recalls):
             server.add_tool(tool, annotations=WRITES)
     return server
 
@@ -159,7 +162,7 @@ CALL_S = 5.0
 
 
 def _recalling(
-    library: ExperienceLibrary, trusted: bool, guidance: Guidance | None, recall_k: int, told: list[str]
+    library: ExperienceLibrary, trusted: bool, guidance: Guidance | None, recall_k: int, recalls: list[str]
 ) -> Callable[..., Any]:
     @_worded
     def recall(
@@ -182,7 +185,7 @@ def _recalling(
             hint = guidance.propose(Context(state, (), seen))
             texts = hint.text.splitlines() if hint is not None else []
         briefs = [brief for item in items if (brief := _brief(item, state))["says"]]
-        told.extend(brief["id"] for brief in briefs)
+        recalls.extend(brief["id"] for brief in briefs)
         return RecallResult(
             advice=f"{HEADING}\n{_data(texts)}" if texts else "",
             items=briefs,
@@ -283,7 +286,11 @@ def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
 
 
 def _writing(
-    library: ExperienceLibrary, trust: RecordedTrust, refusals: _Refusals, extractor: Extractor | None, told: list[str]
+    library: ExperienceLibrary,
+    trust: RecordedTrust,
+    refusals: _Refusals,
+    extractor: Extractor | None,
+    recalls: list[str],
 ) -> list[Callable[..., Any]]:
     given, last, trusted = Feedback(), "", trust == "trusted"
 
@@ -299,9 +306,9 @@ def _writing(
         Failures teach most: leave them in. Lessons are made from what repeats, not from a single task.
         """
         # Clients over HTTP may be several, of which one recalled and another records.
-        shown = () if trust == "untrusted" else tuple(dict.fromkeys(told))
-        told.clear()
-        episode = _episode(library, task, steps, shown, hides_results=trust == "own")
+        lessons = () if trust == "untrusted" else tuple(dict.fromkeys(recalls))
+        recalls.clear()
+        episode = _episode(library, task, steps, lessons, hides_results=trust == "own")
         trajectory = episode.trajectory(
             success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT
         )
@@ -422,11 +429,11 @@ def _state(task: str, situation: str) -> State:
 
 
 def _episode(
-    library: ExperienceLibrary, task: str, steps: Sequence[StepTaken], shown: tuple[str, ...], *, hides_results: bool
+    library: ExperienceLibrary, task: str, steps: Sequence[StepTaken], lessons: tuple[str, ...], *, hides_results: bool
 ) -> ToolEpisode:
     """Build an episode from the client's steps. The default situation of a step is the steps before it.
 
-    `shown` are the lessons that the client recalled before it.
+    `lessons` are the ids of those that the client recalled before it.
     """
     episode, calls = ToolEpisode(library, task, hides_results=hides_results), list[Call]()
     for step in steps:
@@ -436,8 +443,8 @@ def _episode(
         pre = before if hides_results or not step.situation.strip() else _state(task, step.situation)
         calls.append(_call(step))
         ran = library.check(pre, calls[-1].text).items  # it was done although these forbid it: its outcome decides
-        recalled = shown if len(calls) == 1 else None
-        episode.add_answer(pre, calls, why=Reasons(recalled=recalled or None, overridden=ran or None, trial=ran or None))
+        recalled = (lessons or None) if len(calls) == 1 else None
+        episode.add_answer(pre, calls, why=Reasons(recalled=recalled, overridden=ran or None, trial=ran or None))
     return episode
 
 

@@ -1,8 +1,10 @@
 """The page of an episode: its outcome, and the grades that people gave it later."""
 
+from dataclasses import replace
+
 import pytest
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Reasons
 
 pytest.importorskip("nicegui")
 
@@ -24,3 +26,16 @@ def test_the_outcome_names_each_grade_with_its_correction_and_its_lesson(path, e
         ": lesson: Look below first.",
     ):
         assert words in text
+
+
+def test_an_episode_without_advice_says_so(path, episode):
+    """It was drawn, although its arm has memory."""
+    with ExperienceLibrary.open(path) as library:
+        played = replace(episode("open drawer", library=library), arm="retrieved")
+        steps = tuple(replace(step, why=Reasons(advice="withheld")) for step in played.steps)
+        heads = [
+            str(_render_head(explain_episode(library, library.record(each))))
+            for each in (replace(played, id="told"), replace(played, id="not-told", steps=steps, seed=7))
+        ]
+    assert "<dd>with memory</dd>" in heads[0]
+    assert "<dd>seed 7 · without advice, drawn at random</dd>" in heads[1]

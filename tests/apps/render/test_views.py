@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.apps.render.views import EFFECTS, build_effect_rows, format_usefulness
+from hardwon.apps.render.views import EFFECTS, build_effect_rows, format_usefulness, list_changes
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
@@ -156,3 +156,12 @@ def test_many_situations_are_counted_instead_of_listed(hardwon, own):
     page = " ".join(hardwon("memory", "show", own, ref).stdout.split())
     assert "situations 7" in page
     assert "situation5" not in page
+
+
+def test_scores_in_a_row_are_one_change():
+    """An item that was used a hundred times has a history of a few lines."""
+    scored = [("scored", {"score": [0.5, 0.6]}), ("scored", {"score": [0.6, 0.62]})]
+    ops = [("added", {"score": 0.5}), *scored, ("pinned", {"pinned": True}), scored[1]]
+    changes = [{"seq": seq, "at": "", "op": op, "detail": detail} for seq, (op, detail) in enumerate(ops)]
+    listed = [(change["seq"], fields) for change, fields in list_changes(changes)]
+    assert listed == [(0, ""), (2, "score: 0.500 to 0.620"), (3, "pinned: True"), (4, "score: 0.600 to 0.620")]

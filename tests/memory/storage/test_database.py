@@ -135,7 +135,9 @@ def test_a_missing_folder_is_named(tmp_path):
 
 def test_reading_what_is_not_there(tmp_path):
     """Nothing is created by a reader."""
-    with pytest.raises(NotALibrary, match=r"there is no library at .* Correct the path, or record there: with your agent"):
+    with pytest.raises(
+        NotALibrary, match=r"there is no library at .* Correct the path, or record there: with your agent"
+    ):
         Store(tmp_path / "experience.db", read_only=True)
     assert list(tmp_path.iterdir()) == []
 

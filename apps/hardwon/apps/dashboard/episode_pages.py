@@ -114,7 +114,7 @@ def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link, *, is_filter
                 "span",
                 tag("a", excerpt(row["task"], 110) or "no task", href=link(f"/episodes/{row['id']}")),
                 tag("br"),
-                tag("span", f"seed {row['seed']} · {shorten(row['id'])}", class_="under"),
+                tag("span", f"{_name_seed(row)}{shorten(row['id'])}", class_="under"),
                 class_="says",
             ),
             tag("span", describe_end(row), class_={True: "good", False: "bad"}.get(row["success"], "soft")),
@@ -138,12 +138,19 @@ def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str,
     return explanation, {at: reason for at, reason in reasons.items() if reason}
 
 
+def _name_seed(row: Mapping[str, Any]) -> str:
+    """Return the seed of an episode of an environment; those of an agent of your own have none."""
+    return f"seed {row['seed']} · " if row["seed"] else ""
+
+
 def _render_head(explanation: Mapping[str, Any]) -> Html:
+    group = figures.name_group(explanation["arm"])
+    is_withheld = any(step["why"]["policy"].get("advice") == "withheld" for step in explanation["steps"])
     facts = {
         "episode": explanation["id"],
         **({"task": explanation["task"]} if len(explanation["task"]) > 90 else {}),
         "ended": f"{describe_end(explanation)}, score {explanation['score']:.2f}",
-        "played": f"{figures.name_group(explanation['arm'])}, seed {explanation['seed']}",
+        "played": f"{_name_seed(explanation)}{'without advice, drawn at random' if is_withheld else group}",
         "recorded": f"{explanation['recorded_at'][:19].replace('T', ' ')} UTC",
         **{
             name: str(explanation["meta"][name])
@@ -243,7 +250,7 @@ class Replay:
         lines: list[LabeledLine] = list(describe_step(step, None))
         if reason := self._replanned.get(self._at):
             lines.insert(1, ("replanned", f"the rest of the plan: {reason}"))
-        self._title.set_content(tag("h2", f"Step {step['t']} of {len(self._steps) - 1}: {step['action'] or 'none'}"))
+        self._title.set_content(tag("h2", f"Step {step['t']}: {step['action'] or 'none'}"))
         self._body.set_content(
             pairs(lines, self._room.link)
             + tag("p", "A page of its own: ", linked(f"step:{step['id']}", self._room.link), class_="soft")

@@ -13,7 +13,6 @@ from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import (
     EFFECTS,
     build_effect_rows,
-    describe_changes,
     describe_item,
     format_blocks,
     format_estimates,
@@ -21,6 +20,7 @@ from hardwon.apps.render.views import (
     format_probation,
     format_unused,
     format_usefulness,
+    list_changes,
 )
 from hardwon.apps.shared import editing, explain, lists
 from hardwon.apps.shared.common import excerpt
@@ -244,7 +244,7 @@ def _render_effect(item: Mapping[str, Any]) -> Iterator[Html]:
 
 def _render_history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     rows = []
-    for change, fields in zip(changes, describe_changes(changes), strict=True):
+    for change, fields in list_changes(changes):
         at = change["at"][:19].replace("T", " ")
         text = tag("span", linked(fields or "-", link), class_="says")
         rows.append((tag("span", at, class_="date"), change["op"], text))

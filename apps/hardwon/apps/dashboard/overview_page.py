@@ -16,7 +16,7 @@ from .frame import Room, html, page, show
 from .lessons import find_lessons, render_lessons
 from .markup import Html, Link, count, join, linked, section, table, tag
 
-SHARE = "share of the last 10 episodes, or of 5 %"
+SHARE = "share of the last 10 episodes or more"
 
 
 def add(api: FastAPI) -> None:

@@ -416,9 +416,20 @@ def build_effect_rows(effects: Sequence[Mapping[str, Any]]) -> list[tuple[Any, .
 
 def render_history(changes: Sequence[Mapping[str, Any]]) -> Table:
     """Render the changes of an item, oldest first."""
-    columns = ((change["seq"], change["at"], change["op"]) for change in changes)
-    rows = [(*column, fields) for column, fields in zip(columns, describe_changes(changes), strict=True)]
+    rows = [(change["seq"], change["at"], change["op"], fields) for change, fields in list_changes(changes)]
     return table("seq", "at", "what", "", rows=rows, numbers=("seq",), whole=("at",))
+
+
+def list_changes(changes: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
+    """Return changes with the fields that they modified; scores in a row are one change, from the first to the last."""
+    merged: list[Mapping[str, Any]] = []
+    for change in changes:
+        if merged and merged[-1]["op"] == change["op"] == "scored":
+            first, last = merged[-1]["detail"]["score"], change["detail"]["score"]
+            change = {**change, "detail": {"score": [first[0], last[1]]}}
+            merged.pop()
+        merged.append(change)
+    return list(zip(merged, describe_changes(merged), strict=True))
 
 
 def describe_changes(changes: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -87,9 +87,10 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
     lessons = (item for step in episode.steps for item in (*(step.why.blocked or ()), *(step.why.recalled or ())))
     about = about.strip() or next(lessons, "")
     if not about:
-        withheld = any(step.why.advice == "withheld" for step in episode.steps)
-        cause = ": all advice was withheld at random, to measure whether it helps" if withheld else ""
-        raise UnknownName(f"no lesson was told in episode {episode.id}{cause}. Name another episode, or a lesson by its id or words.")
+        is_withheld = any(step.why.advice == "withheld" for step in episode.steps)
+        cause = ": all advice was withheld at random, to measure whether it helps" if is_withheld else ""
+        advice = "Name another episode, or a lesson by its id or words."
+        raise UnknownName(f"no lesson was told in episode {episode.id}{cause}. {advice}")
     trace = trace_advice(library, about, episode)
     return {"says": trace.says, **asdict(trace)}
 

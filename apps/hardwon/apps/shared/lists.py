@@ -177,9 +177,9 @@ def render_quarantine(items: Sequence[Item]) -> Group:
 
 def render_episodes(episodes: Sequence[Mapping[str, Any]]) -> Group:
     """Render episodes, two lines each: the outcome and the task."""
-    rows = [(row["id"], row["ending"], row["score"], row["n_steps"], row["arm"], row["seed"]) for row in episodes]
+    rows = [(row["id"], row["ending"], row["score"], row["n_steps"]) for row in episodes]
     says = [row["task"] for row in episodes]
-    return render_rows("id", "ending", "score", "steps", "arm", "seed", rows=rows, says=says)
+    return render_rows("id", "ending", "score", "steps", rows=rows, says=says)
 
 
 def render_hits(hits: Sequence[Hit]) -> Group:

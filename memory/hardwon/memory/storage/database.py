@@ -437,8 +437,8 @@ def check_library_file(path: Path, read_only: bool) -> None:
 def make_missing_error(path: Path, words: str = "there is no library at") -> NotALibrary:
     """Return an error for a library that is not there, with the ways to one."""
     return NotALibrary(
-        f"{words} {path}. Correct the path, or record there: with your agent (ExperienceLibrary.open), `hardwon proxy` or "
-        "`hardwon hook install`, or from its logs with `hardwon memory import`."
+        f"{words} {path}. Correct the path, or record there: with your agent (ExperienceLibrary.open), `hardwon proxy` "
+        "or `hardwon hook install`, or from its logs with `hardwon memory import`."
     )
 
 

@@ -117,7 +117,7 @@ class AdviceGain:
             return f"not measured yet: {counts}; the draw begins after 20 episodes, and gives none to one run in ten"
         word = "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
         without, with_it = self.failed_calls or (0.0, 0.0)
-        calls = f"failed calls per episode {with_it:.2f} with advice, {without:.2f} without; " if without or with_it else ""
+        calls = f"failed calls per episode {with_it:.2f} with advice, {without:.2f} without; " * bool(without + with_it)
         off = "; switched off, and shown in one of ten episodes to measure it again" if self.is_off else ""
         points, low, high = (f"{100 * value:+.0f}" for value in (self.difference, self.low, self.high))
         counts = f"{self.shown} episodes with advice, {self.withheld} drawn to have none"
@@ -371,8 +371,9 @@ class Effects:
         self.unread = False
         episodes: dict[tuple[str, str], tuple[int, int, float, int]] = {}
         modes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        for number, ref, episode, mode, world, outcome, failed in self._store.rows(_USED, (self._last, self._namespace)):
+        for number, ref, episode, mode, *ended in self._store.rows(_USED, (self._last, self._namespace)):
             self._last = number
+            world, outcome, failed = ended
             episodes[ref, episode] = number, world, outcome, failed
             modes[ref, episode].add(mode)
         # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
@@ -380,11 +381,11 @@ class Effects:
             took_part = modes[ref, episode] - {"masked"}
             if not took_part:
                 continue  # it was drawn, but the hint did not use it
+            arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}
             if ref == ADVICE:
-                self._advised.append((world, "masked" in modes[ref, episode], took_part != {"withheld"}, outcome, failed))
+                self._advised.append((*arm, outcome, failed))
                 self._gain = None
                 continue
-            arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}
             self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=TUNING.effect_episodes)).append(
                 (number, outcome)
             )
