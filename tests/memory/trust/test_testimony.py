@@ -2,7 +2,7 @@
 
 import pytest
 
-from hardwon.memory import Failure
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.trust.testimony import ARGUMENTS, FormUsage, _rank, form_of
 
 
@@ -19,8 +19,22 @@ def test_of_forms_used_as_often_the_one_that_mostly_works_comes_first():
     episodes = {1: {"a", "b"}}
 
     def rank(form, failed):
-        usage = FormUsage({1: set(episodes[1])}, set(failed), [Failure.TOOL_ERROR] * len(failed), {form})
+        usage = FormUsage({1: set(episodes[1])}, set(), dict.fromkeys(failed, Failure.TOOL_ERROR), {form})
         return _rank(form, usage, lambda template: False, {})
 
     assert rank("z", "a") < rank("a", "ab")
     assert sorted(["z", "a"], key=lambda form: rank(form, "ab" if form == "a" else "")) == ["z", "a"]
+
+
+@pytest.mark.parametrize(("recovers", "failures"), [(True, 0), (False, 6)])
+def test_a_form_that_worked_with_other_values_did_not_fail(recovers, failures):
+    """Its values are not shown, so whoever reads that it failed would not use the tool at all."""
+    here = State("An order was paid by card.", task="refund an order")
+    tried = Step(here, 'refund(to="card")', here, Diagnosis(False, Failure.TOOL_ERROR))
+    done = Step(here, 'refund(to="voucher")', here, Diagnosis(True), reward=1.0, t=1)
+    episodes = [Trajectory(here.task, (tried, done) if recovers else (tried,), recovers) for _ in range(6)]
+    with ExperienceLibrary.open(":memory:") as library:
+        library.episodes.receive(episodes, writer="http", trust="untrusted")
+        (hit,) = library.recall(here).steps
+    assert hit.what.action == "refund(to={to})"
+    assert (hit.what.diagnosis.success, hit.what.why.episodes, hit.what.why.failed) == (recovers, 6, failures)

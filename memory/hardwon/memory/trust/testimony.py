@@ -46,9 +46,10 @@ class FormUsage:
 
     episodes: dict[int, set[str]] = field(default_factory=dict)
     """Ids of the episodes that used the form, by writer."""
-    failed: set[str] = field(default_factory=set)
-    """Ids of the episodes in which it failed."""
-    failures: list[str] = field(default_factory=list)
+    successes: set[str] = field(default_factory=set)
+    """Ids of the episodes in which it worked, perhaps after it had failed with other values."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """How it failed, by episode."""
     templates: set[str] = field(default_factory=set)
     is_told: bool = False
     """Whether a result named the tool before it was used."""
@@ -57,6 +58,11 @@ class FormUsage:
     def total(self) -> int:
         """Return the number of episodes that used the form."""
         return sum(map(len, self.episodes.values()))
+
+    @property
+    def losses(self) -> list[str]:
+        """Return how it failed in each episode in which it never worked."""
+        return [failure for episode, failure in self.failures.items() if episode not in self.successes]
 
 
 def form_of(action: str) -> str:
@@ -172,9 +178,10 @@ def _count(rows: Iterable[tuple[Any, ...]], is_known: Callable[[str], bool]) -> 
             parsed = parse_action(action)
             form_usage.templates.add(parsed.template)
             form_usage.is_told = form_usage.is_told or (bool(copied) and parsed.verb.lower() in json.loads(copied))
-            if failure not in (Failure.NONE, Failure.STEP_LIMIT):
-                form_usage.failed.add(episode)
-                form_usage.failures.append(failure)
+            if failure in (Failure.NONE, Failure.STEP_LIMIT):
+                form_usage.successes.add(episode)
+            else:
+                form_usage.failures[episode] = failure
     return {
         form: form_usage
         for form, form_usage in usage.items()
@@ -187,7 +194,7 @@ def _rank(
 ) -> tuple[bool, int, bool, float, str]:
     """Return the sort key of a form: agreement first, then success, then support."""
     agreed = len(usage.episodes) > 1 or any(map(is_known, usage.templates))
-    is_bad = 2 * len(usage.failed) > usage.total
+    is_bad = 2 * len(usage.losses) > usage.total
     return not agreed, -len(usage.episodes), is_bad, -usage.total / sqrt(uses.get(form, 1)), form
 
 
@@ -216,7 +223,8 @@ AND witness > 0 AND action != '' AND keys != '[]' AND namespace = ? ORDER BY id 
 
 def _step(form: str, usage: FormUsage) -> Step:
     """Return a step that contains only the form and its most frequent outcome."""
-    bad = 2 * len(usage.failed) > usage.total
-    failure = Failure(max(sorted(set(usage.failures)), key=usage.failures.count)) if bad else Failure.NONE
-    why = Reasons(untrusted=True, episodes=usage.total, failed=len(usage.failed), writers=len(usage.episodes))
+    losses = usage.losses
+    bad = 2 * len(losses) > usage.total
+    failure = Failure(max(sorted(set(losses)), key=losses.count)) if bad else Failure.NONE
+    why = Reasons(untrusted=True, episodes=usage.total, failed=len(losses), writers=len(usage.episodes))
     return Step(State("", signature="-"), form, State("", signature="-"), Diagnosis(not bad, failure), why=why)
