@@ -230,7 +230,8 @@ def test_other_titles_stay(title):
 
 def test_what_holds_for_most_calls_is_no_condition_of_one():
     """A request names what a tool is called with, and in its own words."""
-    assert guardrail_title("refund(order={1})", {"around": "1: [T]"}) == "Do not `refund(order={order})`"
+    for words in ("[T]", "request", "[T] request"):  # each observation of a call begins with "Request: "
+        assert guardrail_title("refund(order={1})", {"around": f"1: {words}"}) == "Do not `refund(order={order})`"
     assert (
         guardrail_title("take {1}", {"around": "1: [T]"})
         == "Do not `take X` when the text around X says a word of the task"

@@ -38,8 +38,8 @@ _MARKS = {
 }
 _NOT_IN_SIGHT = " is not in sight"
 _TASK_WORD = "a word of the task"
-_OF_ANY_CALL = (_NOT_IN_SIGHT, f" says {_TASK_WORD}")
-"""Ends of clauses about an argument that hold for most calls: a task names what to call with, in its own words."""
+_OF_ANY_CALL = (_NOT_IN_SIGHT, f" says {_TASK_WORD}", ' says "request"', f' says {_TASK_WORD} and "request"')
+"""Ends of clauses about an argument that hold for most calls: a request names what to call with, in its own words."""
 
 _OPEN = r"In `[^`]+`, check \S+"
 _NEXT_CASE = re.compile(r', (?=[\w.-]+="[^"]*" if )')
