@@ -41,6 +41,8 @@ LOST = "bought days lost no"
             [LOST] * 3, [*[DELIVERED] * 3, f"{LOST} one", f"{LOST} two"], Difference(), id="too many are not told apart"
         ),
         pytest.param(["hi refund it"] * 2, [LOST] * 2, Difference(("refund",)), id="of equal words the longest"),
+        pytest.param(["をド ドイ イへ"] * 2, [LOST] * 2, Difference(("ドイ",)), id="of those the one within a word"),
+        pytest.param(["no"] * 2, ["no をド ドイ"] * 2, Difference(lacks=("ドイ",)), id="of those it lacks, too"),
         pytest.param([LOST] * 2, ["hi refund"] * 2, Difference(("bought",)), id="what it says before what it lacks"),
         pytest.param(["no"] * 2, ["no hi", "no hi refund"], Difference(lacks=("hi",)), id="what tells most apart"),
         pytest.param([], [], Difference(), id="no text"),

@@ -8,7 +8,9 @@ The condition of an item holds all structural words of a text, most of which eve
 decide. They come from the steps behind the item, so they say what its evidence says, and no more.
 """
 
+import unicodedata
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hardwon.memory.situations.titles import Difference
@@ -34,8 +36,9 @@ def find_difference(those: Sequence[SeenStep], contrary: Sequence[SeenStep]) -> 
     """Return what all of those texts say or lack, and almost none of the contrary ones.
 
     Each word is the one that tells most of the remaining texts apart (greedy set cover, Chvatal 1979). Of equal ones,
-    what the text says comes before what it lacks, and long words, which are rarer (Zipf 1935), before short ones. Texts
-    with the same words as one of those are left out, as no word tells them apart. Empty with fewer than
+    what the text says comes before what it lacks, long words, which are rarer (Zipf 1935), before short ones, and those
+    of one script before others: in Japanese, a pair such as "をド" reaches from a particle into a word. Texts with the
+    same words as one of those are left out, as no word tells them apart. Empty with fewer than
     `contrast_texts` texts on a side, which each word must tell apart as well, or if too many are left.
     """
     ours = [frozenset(step.words) for step in those]
@@ -46,8 +49,8 @@ def find_difference(those: Sequence[SeenStep], contrary: Sequence[SeenStep]) -> 
     foreign = sorted(frozenset().union(*texts).difference(*ours))
     says, lacks, left = list[str](), list[str](), texts
     while left and len(says) + len(lacks) < TUNING.contrast_words:
-        word = max(common, key=lambda word: (sum(word not in text for text in left), len(word)), default="")
-        foreigner = max(foreign, key=lambda word: (sum(word in text for text in left), len(word)), default="")
+        word = max(common, key=lambda word: (sum(word not in text for text in left), _rank(word)), default="")
+        foreigner = max(foreign, key=lambda word: (sum(word in text for text in left), _rank(word)), default="")
         without = [text for text in left if word and word not in text]
         with_it = [text for text in left if foreigner and foreigner in text]
         apart = max(without, with_it, key=len)
@@ -59,6 +62,12 @@ def find_difference(those: Sequence[SeenStep], contrary: Sequence[SeenStep]) -> 
             lacks.append(foreigner)
         left = [text for text in left if text not in apart]
     return Difference(tuple(says), tuple(lacks)) if len(left) <= TUNING.contrast_rest * len(texts) else Difference()
+
+
+@lru_cache(maxsize=8192)
+def _rank(word: str) -> tuple[int, bool]:
+    """Return the length of a word, and whether its letters are of one script."""
+    return len(word), word.isascii() or len({unicodedata.name(letter, "")[:6] for letter in word}) == 1
 
 
 def list_shared_words(steps: Sequence[SeenStep]) -> tuple[str, ...]:
