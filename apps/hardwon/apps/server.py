@@ -131,7 +131,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise ConfigError(f"{host}:{port} cannot be listened on ({error.strerror}). Give another --port.") from error
+        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}). Give another --port.") from error
     return listening
 
 

@@ -53,6 +53,7 @@ class NoWorld:
         pass
 
     step = clone = reset
+    close = None
 '''
 
 

@@ -93,6 +93,16 @@ class Silent(Corridor):
         return state, reward, won, info
 
 
+class WithoutPlace(Corridor):
+    """All rooms look the same, and a score alone tells them apart."""
+
+    def info(self, won):
+        return Info(success=won, score=self.room / 3)
+
+    def text(self):
+        return "You are in a room."
+
+
 class Raising(Corridor):
     def step(self, action):
         if action == "go west":
@@ -179,6 +189,7 @@ def test_nothing_stands_in_the_way():
         (NeverRewarded(), "Random actions were never rewarded in 30 episodes"),
         (Endless(), "No episode ended within 30 steps"),
         (Silent(), "Most actions change nothing and say nothing, such as `go "),
+        (WithoutPlace(), "Most actions change nothing and say nothing, such as `go "),
         (Raising(), "raised ValueError: there is a wall"),
         (OfAnotherSeed(), "The same seed gives another episode"),
         (WithoutActions(), "No action is offered"),

@@ -35,6 +35,7 @@ def test_a_form_that_worked_with_other_values_did_not_fail(recovers, failures):
     episodes = [Trajectory(here.task, (tried, done) if recovers else (tried,), recovers) for _ in range(6)]
     with ExperienceLibrary.open(":memory:") as library:
         library.episodes.receive(episodes, writer="http", trust="untrusted")
-        (hit,) = library.recall(here).steps
-    assert hit.what.action == "refund(to={to})"
-    assert (hit.what.diagnosis.success, hit.what.why.episodes, hit.what.why.failed) == (recovers, 6, failures)
+        (step,) = (hit.what for hit in library.recall(here).steps)
+    assert isinstance(step, Step)
+    assert step.action == "refund(to={to})"
+    assert (step.diagnosis.success, step.why.episodes, step.why.failed) == (recovers, 6, failures)

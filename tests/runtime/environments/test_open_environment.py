@@ -41,7 +41,8 @@ def test_babyai_has_no_parameters():
 def test_an_unknown_environment_lists_those_there_are():
     """With the nearest one."""
     with pytest.raises(
-        UnknownName, match=r"unknown environment 'textwrld'\. Did you mean 'textworld'\? There are: alfworld, babyai"
+        UnknownName,
+        match=r"unknown environment 'textwrld'\. Did you mean 'textworld'\? There are: MODULE:CLASS, alfworld, babyai",
     ):
         open_environment("textwrld")
 

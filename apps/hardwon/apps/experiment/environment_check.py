@@ -167,10 +167,14 @@ def _check_outcomes(episodes: Sequence[_Played]) -> Iterator[Finding]:
         action
         for played in acted
         for at, action in enumerate(played.actions)
-        if played.states[at] == played.states[at + 1] and not played.rewards[at] and not played.infos[at]
+        if played.states[at] == played.states[at + 1]
+        and not played.rewards[at]
+        # a score, or that it is not solved yet, says nothing about the action
+        and not any(played.infos[at].get(name) for name in ("invalid", "error", "lost", "success"))
     ]
     if len(silent) > sum(len(played.actions) for played in acted) / 2:
         yield Finding(
             f"Most actions change nothing and say nothing, such as `{silent[0]}`.",
-            "Say in State(feedback=...) what an action did, or in Info(invalid=...) why it was refused.",
+            "Show all that decides in the observation. Say in State(feedback=...) what an action did, or in "
+            "Info(invalid=...) why it was refused.",
         )

@@ -211,5 +211,6 @@ def explain_failure(error: Exception) -> Response:
         return JSONResponse(error_body(str(error), "unreadable_call"), 502)
     late = isinstance(error, httpx.TimeoutException)
     logger.warning("the upstream server failed: %s: %s", type(error).__name__, error)
-    text = f"the upstream server {'did not answer in time' if late else 'cannot be reached'} ({error!r:.200})"
+    where = f" at {error.request.url.netloc.decode()}" if isinstance(error, httpx.RequestError) else ""
+    text = f"the upstream server{where} {'did not answer in time' if late else 'cannot be reached'} ({error!r:.200})"
     return JSONResponse(error_body(text, "upstream_timeout" if late else "upstream_error"), 504 if late else 502)

@@ -237,7 +237,9 @@ def _format_causes(row: Mapping[str, Any]) -> str:
         for failure in row["failures"][:1]
     ]
     after = row["probation"]["next_trial_after_refusals"]
-    return "".join(causes) + (f"; next trial after {after} refusals" if after is not None else "")
+    return "".join(causes) + (
+        f"; next trial after {after} refusal{'' if after == 1 else 's'}" if after is not None else ""
+    )
 
 
 def _format_precision(row: Mapping[str, Any]) -> str | None:

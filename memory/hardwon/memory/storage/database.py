@@ -132,8 +132,8 @@ class Store:
                 )
             if version < SCHEMA_VERSION:
                 raise LibraryReadOnly(
-                    f"{self.path} has schema {version} and must be migrated to {SCHEMA_VERSION} by a writer. "
-                    f"Run: hardwon memory stats {self.path} --migrate"
+                    f"{self.path} is of an older hardwon (schema {version}, not {SCHEMA_VERSION}). Update it once: "
+                    f"hardwon memory stats {self.path} --migrate"
                 )
             return
         _enable_wal(self.connection)

@@ -110,7 +110,7 @@ def open_environment(name: str, *, game: str | None = None, params: str = "") ->
     plain = name.strip().lower()  # MODULE:CLASS above keeps its case, because Python names are case-sensitive
     opener = _OPENERS.get(_ALIASES.get(plain, plain))
     if opener is None:
-        raise UnknownName.of("environment", name, _OPENERS)
+        raise UnknownName.of("environment", name, [*_OPENERS, "MODULE:CLASS"])
     return opener(game, params)
 
 

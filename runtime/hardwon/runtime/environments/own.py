@@ -35,6 +35,6 @@ def open_custom(name: str, game: str | None, params: str) -> Environment:
         raise ConfigError(f"{name} cannot be called as {attribute}({named}): {error}. {advice}.") from error
     if not isinstance(environment, Environment):
         needed = ("reset", "step", "admissible", "clone", "close", "name")
-        missing = ", ".join(member for member in needed if not hasattr(environment, member))
+        missing = ", ".join(member for member in needed if getattr(environment, member, None) is None)
         raise ConfigError(f"{name} is not an environment: it has no {missing}. Add what is missing.")
     return environment

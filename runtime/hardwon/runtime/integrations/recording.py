@@ -144,4 +144,4 @@ def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call],
 @cache
 def _say_not_recorded(environment: str) -> None:
     """Log once in a process that runs without a call are not recorded."""
-    logger.warning("%s: a run is not recorded, because it has no tool call; later ones are passed over", environment)
+    logger.warning("%s: a run is not recorded, because it has no tool call. This is said once", environment)
