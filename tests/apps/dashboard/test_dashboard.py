@@ -29,7 +29,7 @@ from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import count, linked, shorten, table, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
-from hardwon.apps.http.access.auth import Caller, Tokens
+from hardwon.apps.http.access.auth import LOCAL, Caller, Tokens
 from hardwon.apps.http.state import runs
 from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import describe_end, describe_step
@@ -300,6 +300,27 @@ def test_the_choice_of_colors_is_a_strict_cookie_and_leads_to_this_server_alone(
     other = client.post("/theme", data={"theme": "pink", "next": "https://evil.example"}, follow_redirects=False)
     assert other.headers["location"] == "/"
     assert "set-cookie" not in other.headers
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names", "chosen"),
+    [
+        (None, ["acme", "default"], "default"),
+        (None, ["acme", "globex"], "acme"),
+        (("globex",), ["acme", "default", "globex"], "globex"),
+        (None, [], "default"),
+    ],
+)
+def test_a_visitor_without_a_namespace_sees_one_that_exists(allowed, names, chosen):
+    """A library of customers has no namespace `default`, and its address leads to a page."""
+    assert frame._choose_namespace(replace(LOCAL, namespaces=allowed), lambda: names) == chosen
+
+
+def test_a_damaged_library_is_explained_by_the_page():
+    def refuse():
+        raise LibraryForbidden("it is gone")
+
+    assert frame._choose_namespace(LOCAL, refuse) == "default"
 
 
 # ---- markup

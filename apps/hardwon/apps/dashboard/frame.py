@@ -6,7 +6,7 @@ thread, so that a slow page does not block others.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,7 +131,7 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
             caller: Caller = request.state.caller
             address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            name = namespace or _choose_namespace(caller)
+            name = namespace or await run_in_threadpool(_choose_namespace, caller, api.state.shelf.names)
             return await _build(build, Room(api, caller, name, theme=read_theme(request), address=address), parameters)
 
         # FastAPI reads the query parameters of a page from its signature: combine both signatures.
@@ -156,9 +156,11 @@ async def _build(build: Callable[..., Awaitable[None]], room: "Room", parameters
     return None
 
 
-def _choose_namespace(caller: Caller) -> str:
+def _choose_namespace(caller: Caller, list_all: Callable[[], list[str]]) -> str:
     """Return the initial namespace of a visitor: the default one, or the first that the visitor may see."""
-    names = caller.namespaces
+    names = list(caller.namespaces or ())
+    with suppress(HardwonError):  # the page says what is wrong with the library
+        names = names or list_all()
     return "default" if not names or "default" in names else names[0]
 
 
