@@ -141,6 +141,7 @@ def test_the_dashboard_says_why(filled):
         text = str(_render_question(Room(), lesson, explain_advice(library, lesson)))  # type: ignore[arg-type]
     assert WITHHELD in text
     assert f'value="{lesson}"' in text
+    assert f'About: Ask for the receipt. <a href="/items/{lesson}">' in text
 
 
 def test_every_door_says_whether_advice_helps(filled, hardwon):

@@ -155,7 +155,7 @@ def _render_head(explanation: Mapping[str, Any]) -> Html:
         **{
             name: str(explanation["meta"][name])
             for name in ("environment", "policy", "failed")
-            if name in explanation["meta"]
+            if explanation["meta"].get(name)
         },
     }
     grades = [("graded", format_grade(grade)) for grade in explanation["grades"]]
@@ -180,7 +180,8 @@ def _render_question(room: Room, about: str, trace: Mapping[str, Any] | None) ->
         []
         if trace is None
         else [
-            tag("p", tag("strong", trace["says"])),
+            tag("p", tag("strong", linked(trace["says"], room.link))),
+            tag("p", "About: ", linked(f"{trace['title']} {trace['item']}", room.link), class_="soft"),
             table(
                 ("stage", "passed", "evidence"),
                 [
