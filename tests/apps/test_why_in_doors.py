@@ -95,6 +95,7 @@ def test_another_mcp_client_is_told_the_stage_without_words_of_others(filled):
     path, lesson = filled
     answer = ask_mcp(path, {"about": lesson}, "untrusted")
     assert answer["stages"][-1] == {"name": "shown", "passed": False}
+    assert answer["says"] == "Not shown"
     assert "evidence" not in str(answer)
     assert "receipt" not in str(answer)
     assert ask_mcp(path, {"episode_id": "told"}, "untrusted")["item"] == lesson

@@ -248,7 +248,8 @@ def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]
         # The evidence quotes what others recorded, so other people's clients get none of it.
         answer = explain_advice(library, _find_lesson(library, about), _find_own(library, episode_id))
         stages = [{"name": stage["name"], "passed": stage["passed"]} for stage in answer["stages"]]
-        return {"item": answer["item"], "episode": answer["episode"], "stages": stages}
+        says = answer["says"].partition(":")[0]
+        return {"says": says, "item": answer["item"], "episode": answer["episode"], "stages": stages}
 
     return why
 

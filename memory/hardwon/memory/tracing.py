@@ -110,7 +110,7 @@ def _trace_steps(library: ExperienceLibrary, about: str, episode: Trajectory) ->
     yield Stage(
         "recalled",
         True,
-        f"they fit step {reader.t}" if reader else "they fit step {1} now, at rank {0}".format(*min(ranks)),
+        f"they match step {reader.t}" if reader else "they match step {1} now, at rank {0}".format(*min(ranks)),
     )
     if reader is None:
         yield _explain_not_shown(episode.steps)
@@ -172,16 +172,16 @@ def _check_indexed(library: ExperienceLibrary, item: Item, episode: Trajectory) 
 def _check_recalled(library: ExperienceLibrary, item: Item, steps: Sequence[Step]) -> Stage:
     for step in steps:
         if item.id in _list_used(step):
-            return Stage("recalled", True, f"it fitted step {step.t}")
+            return Stage("recalled", True, f"it matched step {step.t}")
     rank = {step.t: at for step in steps if (at := _find_rank(library, item, step))}
     if rank:
         t, best = min(rank.items(), key=lambda pair: pair[1])
-        return Stage("recalled", True, f"it fits step {t} now, at rank {best}")
+        return Stage("recalled", True, f"it matches step {t} now, at rank {best}")
     if any(ADVICE in (step.why.masked or ()) or item.id in library.recall(step.pre).masked for step in steps):
         return Stage("recalled", False, "it made outcomes worse in this kind of task, so it is left out")
     condition = " Its condition does not hold in any of them" if item.condition else ""
     return Stage(
-        "recalled", False, f"it fits none of the {len(steps)} situations of the episode.{condition}".rstrip(".")
+        "recalled", False, f"it matches none of the {len(steps)} situations of the episode.{condition}".rstrip(".")
     )
 
 
