@@ -301,7 +301,7 @@ def test_an_episode_that_outgrows_the_model_fails_alone(corridor, tmp_path):
 @pytest.mark.parametrize(
     ("arms", "named"),
     [
-        ({"control": 2, "experience": 2}, "arms.experience read"),
+        ({"control": 2, "experience": 2}, "arms.experience"),
         ({"control": 2, "retrieved": 2}, None),
         ({"control": 2, "another": 2}, None),
     ],
@@ -312,8 +312,8 @@ def test_a_run_says_which_arms_read_of_the_instance_that_is_played(corridor, cap
     sections = {"arms": arms, "library": library}
     train(corridor(**sections, warmstart=None, run={"iterations": 0}), quiet=False)
     lines = capsys.readouterr().err
-    assert ("in the very instance that is played" in lines) is (named is not None)
-    assert named is None or f"{named} what was explored" in lines
+    assert ("an earlier episode of the same task instance" in lines) is (named is not None)
+    assert named is None or f"{named}: the policy is shown" in lines
 
 
 def test_a_run_without_any_signal_warns_loudly(corridor, capsys):

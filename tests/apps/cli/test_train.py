@@ -210,6 +210,8 @@ def test_one_method_is_printed_with_each_setting_on_a_line():
     lines = CliRunner().invoke(app, ["methods", "seeupo"]).stdout.splitlines()
     assert 'settings  roles.policy.learner.order="reverse-turns"' in lines
     assert "          roles.policy.loss.kl=0.002" in lines
+    assert not [line for line in lines if line.split()[1:] == ["-"]], "a row without a value says nothing"
+    assert [line for line in lines if line.startswith("evidence")] == ["evidence  a port and the abstract"]
 
 
 def test_an_unknown_method_is_refused_with_the_nearest():

@@ -55,8 +55,8 @@ def find_revisits(config: TrainConfig) -> str | None:
     if not arms:
         return None
     return (
-        f"{' and '.join(arms)} read what was explored in the very instance that is played: their gain is what a second "
-        "visit is worth. For other instances, use an arm that recalls, such as arms.retrieved=4."
+        f"{' and '.join(arms)}: the policy is shown an earlier episode of the same task instance, so the gain is that "
+        "of a second visit. For new instances, use an arm that recalls, such as arms.retrieved=4."
     )
 
 

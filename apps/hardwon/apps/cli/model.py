@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 BASE = "examples/methods/base.yaml"
 """The configuration in which every method of training acts."""
+_SOURCES = {"C": "the authors' code", "P": "the paper", "N": "notes of others", "A": "the abstract", "F": "a port"}
+"""What a method was checked against; see docs/algorithms.md."""
 
 
 def model(
@@ -66,8 +69,9 @@ def methods(
     if as_json:
         say_json(rows[name] if name else list(rows.values()))
     elif name:
-        notes = {} if name in own else _collect_notes(find_cards(name))
-        for title, value in (rows[name] | notes).items():
+        notes = {"evidence": " and ".join(_SOURCES.get(letter, letter) for letter in rows[name]["evidence"].split())}
+        notes |= {} if name in own else _collect_notes(find_cards(name))
+        for title, value in filter(itemgetter(1), (rows[name] | notes).items()):
             typer.echo(f"{title:<10}{_format_value(value)}")
     else:
         columns = ("name", "method", "paper")
@@ -79,8 +83,8 @@ def _format_value(value: Any) -> str:
     """Return a value as text, a mapping of settings as one line each."""
     if isinstance(value, dict):
         lines = (f"{path}={json.dumps(part)}" for path, part in value.items())
-        return f"\n{'':10}".join(lines) or "-"
-    return str(value or "-")
+        return f"\n{'':10}".join(lines)
+    return str(value)
 
 
 def _describe_training(method: str, cards: "list[Card]") -> dict[str, Any]:

@@ -66,7 +66,7 @@ class CompactFormat:
 
     def describe(self) -> str:
         """Return in one line how prompts are made."""
-        return "prompts: content words between marks, which only a base that is made here can read."
+        return "prompts: content words between marks. Only a base that hardwon created can read them."
 
     # -- episodes -----------------------------------------------------------------------------------
 
