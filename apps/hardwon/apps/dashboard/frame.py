@@ -131,8 +131,9 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
             caller: Caller = request.state.caller
             address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            name = namespace or await run_in_threadpool(_choose_namespace, caller, api.state.shelf.names)
-            return await _build(build, Room(api, caller, name, theme=read_theme(request), address=address), parameters)
+            initial: str = await run_in_threadpool(_choose_namespace, caller, api.state.shelf.names, namespace or "")
+            room = Room(api, caller, initial, theme=read_theme(request), address=address)
+            return await _build(build, room, parameters)
 
         # FastAPI reads the query parameters of a page from its signature: combine both signatures.
         page_parameters = list(signature(build).parameters.values())[1:]
@@ -156,12 +157,12 @@ async def _build(build: Callable[..., Awaitable[None]], room: "Room", parameters
     return None
 
 
-def _choose_namespace(caller: Caller, list_all: Callable[[], list[str]]) -> str:
-    """Return the initial namespace of a visitor: the default one, or the first that the visitor may see."""
+def _choose_namespace(caller: Caller, list_all: Callable[[], list[str]], wanted: str = "") -> str:
+    """Return the namespace that a visitor wants, else the default one, or the first that the visitor may see."""
     names = list(caller.namespaces or ())
     with suppress(HardwonError):  # the page says what is wrong with the library
-        names = names or list_all()
-    return "default" if not names or "default" in names else names[0]
+        names = names or ([] if wanted else list_all())
+    return wanted or ("default" if not names or "default" in names else names[0])
 
 
 def add_error_pages() -> None:
