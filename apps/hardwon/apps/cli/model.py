@@ -69,7 +69,7 @@ def methods(
     if as_json:
         say_json(rows[name] if name else list(rows.values()))
     elif name:
-        notes = {"evidence": " and ".join(_SOURCES.get(letter, letter) for letter in rows[name]["evidence"].split())}
+        notes = {"evidence": " and ".join(_SOURCES[letter] for letter in rows[name]["evidence"].split())}
         notes |= {} if name in own else _collect_notes(find_cards(name))
         for title, value in filter(itemgetter(1), (rows[name] | notes).items()):
             typer.echo(f"{title:<10}{_format_value(value)}")
