@@ -21,6 +21,21 @@ WRITTEN = {
         {"$date": {"$numberLong": "1767261600000"}},
         "2026-01-01T11:00:00Z",
     ],
+    "days of the year": ["2026-001T11:30:00+02:00", "2026-001T10:00:00Z", "2026001T100001Z"],
+    "parts": [{"seconds": 1767259800, "nanos": 0}, {"seconds": "1767261600", "nanos": 1}, [1767261600, 2]],
+    "Firestore": [{"_seconds": 1767259800, "_nanoseconds": 9}, {"_seconds": 1767261600}, {"_seconds": 1767261601}],
+    "Java": [[2026, 1, 1, 9, 30], [2026, 1, 1, 10, 0, 0], [2026, 1, 1, 10, 0, 0, 5]],
+    "objects": [
+        {"value": "2026-01-01 09:30:00"},
+        {"N": "1767261600"},
+        {"date": "2026-01-01 10:00:01", "timezone": "UTC"},
+    ],
+    "JavaScript": ["/Date(1767259800000+0200)/", "/Date(1767261600000)/", "new Date(1767261601000)"],
+    "digits": [20260101093000, "20260101100000", "20260101100000500"],
+    "names of files": ["2026-01-01T09-30-00", "20260101_100000", "2026-01-01_10-00-01"],
+    "units": ["1767259800 s", "1767261600000ms", "@1767261601"],
+    "midnight": ["2025-12-31T24:00:00Z", "2026-01-01T00:00:01Z", "[01/Jan/2026:10:00:00 +0000]"],
+    "dashes": ["2026-01-01T10:00:00+01:00", "2026–01–01 10:00", "2026-01-01T10:00:00−05:00"],
     "nanoseconds": ["999999999999999999", "1767261600000000000", "1767261600500000000"],
 }
 
@@ -87,7 +102,7 @@ def test_lines_of_sessions_are_ordered_by_the_moment(tmp_path, times):
 
 
 @pytest.mark.parametrize("times", WRITTEN.values(), ids=WRITTEN)
-@pytest.mark.parametrize("name", ["timestamp", "created_at", "created"])
+@pytest.mark.parametrize("name", ["timestamp", "created_at", "created", "createdAt", "ts", "@timestamp"])
 def test_conversations_are_ordered_by_the_moment(tmp_path, times, name):
     def talk(n):
         call = {"id": "c", "function": {"name": "look", "arguments": json.dumps({"at": n})}}

@@ -22,7 +22,10 @@ LoggedOutcome = tuple[bool, float]
 _TRIALS = ("trial", "trial_id", "run_id", "trace_id", "id", "uuid")
 """Names under which a record tells one run of a task from another."""
 _OUTCOMES = ("score", "reward", "success", "correctness")
-_TIMES = ("timestamp", "created_at", "created", "start_time", "started_at", "time", "date")
+_TIMES = (
+    "timestamp", "created_at", "created", "start_time", "started_at", "time", "date", "createdAt", "startTime",
+    "create_time", "createTime", "ts", "@timestamp", "datetime",
+)  # fmt: skip
 """Names under which a record has its time."""
 END = "end"
 """Name in the `meta` of an episode of the reference that it had, by which a conversation that goes on is recognized."""
