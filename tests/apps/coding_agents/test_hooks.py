@@ -222,6 +222,21 @@ def test_a_person_who_stops_a_call_or_a_turn_leaves_the_outcome_open(tmp_path, m
     assert episode.success is None
 
 
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_turn_whose_only_call_was_stopped_is_an_episode_with_an_open_outcome(tmp_path, monkeypatch, agent, says_so):
+    session = Session(tmp_path, monkeypatch, agent)
+    session.send("beforeSubmitPrompt" if agent == "cursor" else "UserPromptSubmit", prompt="Fix it.")
+    fields = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "t"}
+    session.send("preToolUse" if agent == "cursor" else "PreToolUse", **fields)
+    if says_so:
+        name = "postToolUseFailure" if agent == "cursor" else "PostToolUseFailure"
+        session.send(name, **fields, error="stopped", error_message="stopped", is_interrupt=True)
+    session.send("stop" if agent == "cursor" else "Stop", status="completed", loop_count=0)
+    (episode,) = session.episodes()
+    assert (episode.task, episode.steps, episode.success) == ("Fix it.", (), None)
+
+
 @pytest.mark.parametrize("prompt", ["Fix it.", "Fix it with password: hunter22"])
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
 def test_a_turn_that_goes_on_after_a_stop_stays_one_episode(tmp_path, monkeypatch, agent, prompt):

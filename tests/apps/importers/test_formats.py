@@ -402,7 +402,6 @@ def test_each_request_has_the_states_that_an_agent_sees(library, file):
         ([{"colour": "red", "size": 3}], "its keys are colour, size"),
         ([7], "it is int, not an object"),
         ([{"messages": [ASK, {"role": "assistant", "content": "Done."}]}], "it has no tool calls"),
-        ([{"messages": ANTHROPIC[:2]}], "no tool call has an answer (1 unanswered)"),
         ([otlp(span("1", "GET /", 1, attributes=[]))], "no span is a tool call"),
         ([TRANSCRIPT[0]], "looks like claude-code (1 value), but it has no tool calls"),
         ([{"messages": ANTHROPIC}, otlp(AGENT)], "line 2: there are no messages"),

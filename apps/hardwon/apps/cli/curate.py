@@ -30,6 +30,7 @@ from hardwon.apps.shared.trained import HELP, ExtractorOption, open_extractor, o
 app = typer.Typer()
 SMALL = 2**20
 """Largest file, in bytes, that is imported without a progress bar."""
+UNANSWERED = " No tool call in it has an answer. Log tool results as well."
 
 
 def _require_reason(text: str) -> str:
@@ -384,7 +385,7 @@ def _count_new(path: Path, namespace: str, log: _Log) -> tuple[dict[str, Any], s
     words = f"{counted['new']} of {counted['episodes']} episodes in {log.source} are new"
     if counted.get("updated"):
         words += f", and {counted['updated']} have grown"
-    return counted, f"{words}. Nothing was written."
+    return counted, f"{words}. Nothing was written.{'' if counted['steps'] else UNANSWERED}"
 
 
 def _import_log(
@@ -413,7 +414,7 @@ def _import_log(
         counted |= {"updated": len(updated), "known": len(log.episodes) - len(new) - len(updated)}
         words = (
             f"{counted['new']} new episodes of {counted['episodes']} from {log.source} ({log.form}); "
-            f"{counted['updated']} updated, {counted['known']} known."
+            f"{counted['updated']} updated, {counted['known']} known.{'' if counted['steps'] else UNANSWERED}"
         )
         if extractor is not None:
             failures: list[str] = []

@@ -170,7 +170,10 @@ def record_pending(options: argparse.Namespace) -> int:
 
 
 def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namespace) -> str:
-    """Record one turn as an episode, and return its id; empty if it had no calls, or nobody knows the request."""
+    """Record one turn as an episode, and return its id; empty if it had no calls, or nobody knows the request.
+
+    A call that was stopped before it was answered is one.
+    """
     # Only recording, which nobody waits for, needs the importers.
     from hardwon.apps.importers.comparison import episode_id
     from hardwon.apps.importers.spool import refer_to_call
@@ -193,12 +196,13 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
     row = find_row(library, [*names, episode_id(f"{prompt.get('session', '')} {uuid}", options.agent)])
     if row and row["n_steps"] >= len(run.episode.steps):
         return str(row["id"])
-    is_cut = bool(cut) or any(entry.get("kind") == "interrupt" for entry in entries)
+    is_stopped = any(entry.get("kind") == "interrupt" for entry in entries) or not run.episode.steps
     # The turn goes on after a stop that another hook refused, or an import read the transcript before it was over.
     return record_run(
-        run, success=run.episode.judge("unfinished" if is_cut else "completed"), environment=options.agent,
+        run, success=run.episode.judge("unfinished" if cut or is_stopped else "completed"), environment=options.agent,
         writer=f"hook:{options.agent}", trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
         episode=str(row["id"]) if row else names[0], is_continued=bool(row),
+        has_begun=any(entry.get("kind") in ("before", "interrupt") and entry.get("id") for entry in entries),
     )  # fmt: skip
 
 

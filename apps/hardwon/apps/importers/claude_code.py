@@ -77,7 +77,6 @@ class Transcripts:
         """The newest request of a session or a sidechain."""
         self._foreign: set[str] = set()
         """Ids of the calls of servers' tools."""
-        self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
         """Add a line."""
@@ -121,8 +120,7 @@ class Transcripts:
             replies = [message for _, _, message in lines if message["role"] != "user"]
             calls = tuple(iter_calls(replies))
             all_calls = [call for message in replies for call in message["calls"]]
-            self.unanswered += len(all_calls) - len(calls)
-            if calls and task:  # without its request, a turn was cut at its beginning; another file has all of it
+            if all_calls and task:  # without its request, a turn was cut at its beginning; another file has all of it
                 ref = refer_to_call(all_calls[0]["id"]) or request
                 older = request, *(f"{lane} {request}" for lane in dict.fromkeys(lane for _, lane, _ in lines))
                 meta = {"trace": lines[0][1], **self._spool.find_start(request)}

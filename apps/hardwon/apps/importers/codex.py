@@ -43,7 +43,6 @@ class Rollouts:
         self._session = ""
         self._with_events: set[str] = set()
         """Sessions whose requests are events; their user messages repeat them."""
-        self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
         """Add a line."""
@@ -87,8 +86,7 @@ class Rollouts:
     ) -> Iterator[LoggedEpisode]:
         calls = tuple(replace(call, arguments=drop_remarks(call.arguments)) for call in iter_calls(replies))
         all_calls = [call for message in replies for call in message["calls"]]
-        self.unanswered += len(all_calls) - len(calls)
-        if calls and task.strip():  # without its request, a turn was cut at its beginning
+        if all_calls and task.strip():  # without its request, a turn was cut at its beginning
             older = f"{session} {number}"
             ref = refer_to_call(all_calls[0]["id"]) or _refer_to_content(number, start, task, all_calls[0]) or older
             aliases = () if ref == older else (older,)

@@ -47,8 +47,6 @@ class ConversationReader:
         """The graded runs with the same messages, by their digest."""
         self.form = "openai"
         """Format of the messages: that of the first value which is not in OpenAI's chat format."""
-        self.unanswered = 0
-        """Number of calls without an answer, for the message if nothing can be imported."""
 
     def add(self, place: str, value: Any) -> None:
         """Add a value of the file."""
@@ -128,11 +126,9 @@ class ConversationReader:
     def _build_episodes(
         self, part: str, messages: list[LoggedMessage], outcome: LoggedOutcome | None
     ) -> Iterator[LoggedEpisode]:
-        total = sum(len(message["calls"]) for message in messages)
         start, refs = self._spool.find_start(part), (call["id"] for message in messages for call in message["calls"])
         plain, run = list(split_requests(messages)), next(filter(None, map(refer_to_call, refs)), "")
         requests = [_name_run(replace(request, meta={END: request.ref, **start}), run) for request in plain]
-        self.unanswered += total - sum(len(request.calls) for request in requests)
         if outcome is None:
             # A graded conversation has the id of the first of its beginnings that was free.
             refs = (ref for request in plain[:4] for ref in (*request.aliases[:1], request.ref))
@@ -149,7 +145,7 @@ class ConversationReader:
 
 
 def split_requests(messages: Sequence[LoggedMessage]) -> Iterator[LoggedEpisode]:
-    """Yield an episode for every request that has answered calls.
+    """Yield an episode for every request that led to calls, also if none was answered.
 
     Its reference is a digest of the conversation up to the end of the request. Those up to earlier answers of the
     request are its aliases: a log that ended there has them.
@@ -157,9 +153,9 @@ def split_requests(messages: Sequence[LoggedMessage]) -> Iterator[LoggedEpisode]
     starts = [n for n, message in enumerate(messages) if message["role"] == "user"] or [-1]
     digests, older = (list(digest_beginnings(messages, with_system=with_system)) for with_system in (False, True))
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
-        calls = tuple(iter_calls(messages[start + 1 : end]))
-        if calls:
-            first = next(n for n in range(start + 1, end) if messages[n]["role"] == "tool" or n == end - 1)
+        first = next((n for n in range(start + 1, end) if messages[n]["calls"]), None)
+        if first is not None:
+            calls = tuple(iter_calls(messages[start + 1 : end]))
             ref, beginnings = digests[end - 1].hex(), dict.fromkeys(digest.hex() for digest in digests[first:end])
             aliases = tuple(name for name in beginnings if name != ref)
             names = tuple(digest.hex() for digest in older[first:end]) if older != digests else ()

@@ -35,14 +35,13 @@ def episodes(
     discounted, and the value of an action is the mean of the outcomes of its episodes.
     """
     for entry in logged:
-        requests = list(_keep_last_calls(entry))
-        if not requests:
-            continue
+        requests = list(_keep_last_calls(entry)) or [(entry.task, ())]  # stopped before the first call was answered
         episode = ToolEpisode(library, extract_text(requests[0][0]))
         for task, calls in requests:
             episode.begin_request(extract_text(task))
             episode.replay([_clean_call(call) for call in calls])
-        success = episode.judge(entry.ending) if entry.success is None else entry.success
+        end = entry.ending if entry.calls or entry.ending == "failed" else "unfinished"
+        success = episode.judge(end) if entry.success is None else entry.success
         ending = "success" if success else "done"
         meta = {"environment": source, "policy": "import", "log": digest_content(entry), **entry.meta}
         if entry.score is not None:

@@ -48,8 +48,6 @@ def is_row(value: Any) -> bool:
 class LangfuseReader:
     """Reader of Langfuse's rows, in any order."""
 
-    unanswered = 0
-
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
 
@@ -85,13 +83,15 @@ class LangfuseReader:
             observations = [row for row in rows if row.get("type") in _TYPES]
             root = next((row for row in rows if row.get("type") == "TRACE"), None) or _find_root(observations)
             tools = [row for row in observations if row["type"] == "TOOL"]
-            requests = [(_find_task(root, observations), list_ended(map(_build_call, tools)))] if tools else []
+            done = [row for row in tools if row.get("end_time", "") is not None or row.get("output") is not None]
+            requests = [(_find_task(root, observations), list_ended(map(_build_call, done)))] if tools else []
             requests = requests or _requests_of_messages(observations)
             if requests:
                 has_root = root.get("type") == "TRACE" or not root.get("parent_observation_id")
                 root = root if has_root else {}
                 success, score = _find_outcome(rows, root) or (None, None)
-                ending = _find_ending(root, observations)
+                is_open = bool(tools) and tools[-1] not in done
+                ending = "unfinished" if is_open else _find_ending(root, observations)
                 meta = {"trace": trace, **self._spool.find_start(trace), **({} if has_root else NO_ROOT)}
                 yield LoggedEpisode(trace, tuple(requests), success, score, meta, ending=ending)
 

@@ -45,7 +45,6 @@ class Spans:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self.spans = 0
-        self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
         """Add a span, or the spans of resources."""

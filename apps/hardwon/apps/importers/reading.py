@@ -50,8 +50,6 @@ _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
 class LogReader(Protocol):
     """Protocol of a reader, which takes the values of a file and yields the episodes in them."""
 
-    unanswered: int
-
     def __init__(self, spool: Spool) -> None: ...
 
     def add(self, place: str, value: Any) -> None:
@@ -93,7 +91,7 @@ def read(path: Path, wanted: str = "auto", *, on_progress: OnProgress | None = N
         for episode in reader.episodes():
             spool.keep(episode)
     if not len(spool):
-        raise ConfigError(_explain_nothing(path, format_name, reader, values))
+        raise ConfigError(_explain_nothing(path, format_name, values))
     return cast(Format, format_name), spool
 
 
@@ -189,13 +187,11 @@ def _recognize(path: Path, place: str, value: Any) -> str:
     )
 
 
-def _explain_nothing(path: Path, format_name: str, reader: LogReader, values: int) -> str:
+def _explain_nothing(path: Path, format_name: str, values: int) -> str:
     """Return the reason why a file of a known format has nothing to import."""
     head = (
         f"{path} has nothing to import: it looks like {format_name} ({values} {'value' if values == 1 else 'values'})"
     )
-    if reader.unanswered:
-        return f"{head}, but no tool call has an answer ({reader.unanswered} unanswered). Log tool results as well."
     if format_name == "otel":
         return (
             f"{head}, but no span is a tool call (gen_ai.operation.name = execute_tool, gen_ai.tool.name). "

@@ -27,8 +27,6 @@ _ROLES = ("human", "user", "ai", "assistant", "system", "developer", "tool", "fu
 class RunReader:
     """Reader of exported runs, in any order, nested or flat."""
 
-    unanswered = 0
-
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
 
@@ -84,18 +82,23 @@ def _read_trace(trace: str, runs: Sequence[LoggedRun], start: Mapping[str, str])
         ending = ending if ending != "completed" else logged[-1].ending
         yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta, ending=ending)
     elif tools:
-        calls = list_ended(map(_build_call, tools))
+        is_open = [_is_open(run) and not run.get("outputs") and not run.get("error") for run in tools]
+        calls = list_ended(_build_call(run) for run, waits in zip(tools, is_open, strict=True) if not waits)
+        ending = "unfinished" if is_open[-1] and ending == "completed" else ending
         task = find_request(root.get("inputs"))
         yield LoggedEpisode(trace, ((task, calls),), success, score, meta, ending=ending)
 
 
 def find_run_ending(run: LoggedRun) -> Ending:
     """Return how a run ended: one that has begun and has no end still waits, or was broken off."""
-    is_open = "end_time" in run and run["end_time"] is None and run.get("start_time") is not None
-    if is_open or find_cut(run.get("outputs")) or find_cut({"status": run.get("status")}):
+    if _is_open(run) or find_cut(run.get("outputs")) or find_cut({"status": run.get("status")}):
         is_failed = read_word(run.get("status")) == "failed" and read_error(run.get("error") or "error") == "failed"
         return "failed" if is_failed else "unfinished"
     return read_error(run.get("error")) or "completed"
+
+
+def _is_open(run: LoggedRun) -> bool:
+    return "end_time" in run and run["end_time"] is None and run.get("start_time") is not None
 
 
 def _find_messages(run: LoggedRun) -> list[LoggedMessage]:

@@ -75,9 +75,13 @@ def record_run(
     arm: str = "retrieved",
     extractor: Extractor | None = None,
     is_continued: bool = False,
+    has_begun: bool = False,
 ) -> str:
-    """Record a run as one episode, and evolve the library if the outcome is known."""
-    if not run.learn or not run.episode.steps:
+    """Record a run as one episode, and evolve the library if the outcome is known.
+
+    A run without an answered call is none, unless it has begun one.
+    """
+    if not run.learn or not (run.episode.steps or has_begun):
         run.close()
         if run.learn:
             _say_not_recorded(environment)
