@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Item
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.errors import ConfigError, UnknownName, WrongType
 from hardwon.memory.items import identify
 from hardwon.memory.learning.tuning import TUNING
 
@@ -233,9 +233,9 @@ def test_items_are_listed_as_asked(library):
 
 def test_a_listing_that_cannot_be_is_refused(library):
     """The message has what could."""
-    with pytest.raises(UnknownName, match=r"unknown order 'scoer'\. Did you mean 'score'"):
+    with pytest.raises(WrongType, match=r"sort is 'scoer' \(str\); give one of score, .*\. Did you mean 'score'\?"):
         library.items.find(sort="scoer")
-    with pytest.raises(UnknownName, match=r"unknown kind of item 'insights'\. Did you mean 'insight'"):
+    with pytest.raises(WrongType, match=r"kinds is \['insights'\] .*\. Did you mean 'insight'\?"):
         library.items.find(kinds=["insights"])
     with pytest.raises(ConfigError, match="must not be negative"):
         library.items.find(limit=-1)

@@ -97,7 +97,7 @@ def test_a_broken_episode_refuses_its_batch_and_is_named(library):
         library.record_many([one(id="a"), one(id="b"), taken(action=5), one(id="c")])
     assert library.episodes.find() == []
     for odd in (None, 5, "text", {"a": 1}):
-        with pytest.raises(TypeError, match="give a list of Trajectory"):
+        with pytest.raises(TypeError, match="give a list of a value of Trajectory"):
             library.record_many(odd)
     assert library.record_many(one(id=name) for name in "ab") == ["a", "b"]
 

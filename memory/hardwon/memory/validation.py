@@ -358,12 +358,16 @@ def check_kinds(kinds: object) -> None:
         check_choice("kind of item", kind, KINDS)
 
 
-def _check_flag(name: str, value: object) -> None:
-    """Raise WrongType unless a value is a bool, 0, 1, or a bool of numpy."""
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return
+def is_flag(value: object) -> bool:
+    """Return whether a value is a bool, 0, 1, or a bool of numpy."""
     # by name, because importing numpy for this test alone would be slow
-    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+    is_numpy = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    return is_numpy or (isinstance(value, int) and value in (0, 1))
+
+
+def _check_flag(name: str, value: object) -> None:
+    """Raise WrongType unless a value is a flag."""
+    if is_flag(value):
         return
     raise WrongType(f"{name} is {describe_value(value)}; give True or False.")
 

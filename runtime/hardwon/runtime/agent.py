@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from hardwon.memory import ExperienceLibrary, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.learning.extraction import Extractor
-from hardwon.memory.validation import check_library
+from hardwon.memory.upkeep.argument_types import check_types
+from hardwon.memory.validation import check_count, check_library
 from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .environments.timeout import Watched
@@ -101,6 +102,7 @@ class Agent:
     One agent can run many `arun` calls concurrently: each episode gets its own clone of the environment.
     """
 
+    @check_types
     def __init__(
         self,
         policy: "Policy | BaseChatModel | str",
@@ -155,6 +157,7 @@ class Agent:
             UnknownName: The policy or the planner has an unknown name.
         """
         check_library(library)
+        check_count("recall_k", recall_k)
         if retries < 0:
             raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
         if policy == AUTO:

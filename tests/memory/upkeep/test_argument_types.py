@@ -1,14 +1,14 @@
 """An argument of a wrong type is named, with its value and what to give, by every method of a library."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from tests.memory.upkeep.arguments import find_raw_errors
 
 from hardwon.memory import Diagnosis, HardwonError, Item, State, Step, Trajectory
 from hardwon.memory.errors import WrongType
-from hardwon.memory.upkeep.argument_types import find_wrong_type
+from hardwon.memory.upkeep.argument_types import ArgumentTypes
 
 SEE = State("You see a drawer.", task="find a spoon")
 DONE = Trajectory("find a spoon", (Step(SEE, "open drawer", SEE, Diagnosis(True)),), True)
@@ -39,9 +39,9 @@ def test_every_method_names_the_argument(library, tmp_path, monkeypatch):
         (lambda library: library.look_ahead(SEE, None), r"actions is None \(NoneType\); give a list of text"),
         (lambda library: library.items.settle_trial(5, True), r"item_ids is 5 \(int\); give a list of text"),
         (lambda library: library.episodes.count(7), r"state is 7 \(int\); give a value of State or None"),
-        (lambda library: library.admin.export_jsonl(None), r"path is None \(NoneType\); give the path"),
+        (lambda library: library.admin.export_jsonl(None), r"path is None \(NoneType\); give text or a path"),
         (lambda library: library.items.merge([], Item("insight", "x")), r"item_ids is empty; give the ids"),
-        (lambda library: library.feedback("x", True, writer=b"w"), r"writer and episode is b'w' \(bytes\); give text"),
+        (lambda library: library.feedback("x", True, writer=b"w"), r"writer is b'w' \(bytes\); give text"),
     ],
 )
 def test_the_message_says_what_to_give(library, call, words):
@@ -69,12 +69,41 @@ def test_types_are_read_from_the_annotations():
         def extract(self) -> str:
             return ""
 
-    assert find_wrong_type(method, (["a"], {"a": 1}, Reader()), {}) is None
-    assert find_wrong_type(method, (), {}) is None  # Python says what is missing
-    assert isinstance(find_wrong_type(method, ("abc",), {}), WrongType)
-    assert "texts" in str(find_wrong_type(method, (["a", None],), {}))
-    assert "numbers" in str(find_wrong_type(method, (["a"],), {"numbers": {"a": "b"}}))
-    assert "reader" in str(find_wrong_type(method, (["a"], None, object()), {}))
+    types = ArgumentTypes(method)
+    types.check((["a"], {"a": 1}, Reader()), {})
+    types.check((), {})  # Python says what is missing
+    for arguments, named, words in (
+        (("abc",), {}, "texts is 'abc'"), ((["a", None],), {}, "texts is"),
+        ((["a"],), {"numbers": {"a": "b"}}, "numbers"),
+        ((["a"], None, object()), {}, "reader"), ((["a"], None, Reader), {}, "reader"),
+    ):  # fmt: skip
+        with pytest.raises(WrongType, match=words):
+            types.check(arguments, named)
+
+
+SILENT: list[Any] = [
+    lambda library: library.grade("x", success=True, trust="trusteed"),
+    lambda library: library.grade("x", success=True, grader=3),
+    lambda library: library.record(DONE, continued="no"),
+    lambda library: library.items.find(trust="trustd"),
+    lambda library: library.items.find(status=5),
+    lambda library: library.items.settle_trial("abc", True),
+    lambda library: library.items.settle_trial(["a"], "yes"),
+    lambda library: library.episodes.find("abc"),
+    lambda library: library.episodes.count(SEE, 5),
+    lambda library: library.look_ahead(SEE, "open drawer"),
+    lambda library: library.offered(SEE, ["open drawer"], masked=5),
+]
+
+
+@pytest.mark.parametrize("call", SILENT)
+def test_an_argument_is_refused_before_anything_is_done(library, call):
+    """Such values were taken without a word: the method did something else than what was meant."""
+    library.record(DONE)
+    revision = library.revision
+    with pytest.raises(WrongType, match=r"is .* \(\w+\); give "):
+        call(library)
+    assert library.revision == revision
 
 
 def test_an_export_writes_over_nothing_else(library, tmp_path):

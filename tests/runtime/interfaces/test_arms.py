@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hardwon.apps.experiment import BASELINE, LEARNER, SETUPS
+from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
 from hardwon.trainers.config.loading import of
 
@@ -25,10 +26,16 @@ def test_a_frozen_arm_keeps_its_memory_and_has_a_name_of_its_own():
     assert Arm("guided", "role").freeze() == Arm("guided-frozen", "role", frozen=True)
 
 
-@pytest.mark.parametrize("name", ["retrieved", "control-frozen", "control ", "none"])
+@pytest.mark.parametrize("name", ["retrieved", "control-frozen", "controlled-by-hand", "none", ""])
 def test_a_name_alone_stands_for_recall_from_the_library(name):
     assert Arm.of(name) == Arm(name, "library")
     assert Arm.of(name).has_memory
+
+
+@pytest.mark.parametrize("name", ["contol", "Control", "control ", "CONTROL", "controll", "ctrol", "cotnrol"])
+def test_a_mistyped_control_is_no_arm_that_recalls(name):
+    with pytest.raises(ConfigError, match=rf"arm is '{name}'; use 'control', or Arm\('{name}', 'library'\)"):
+        Arm.of(name)
 
 
 def test_only_the_exact_name_control_stands_for_no_memory():

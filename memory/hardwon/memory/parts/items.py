@@ -60,7 +60,7 @@ class LibraryItems:
             text: Words that must all occur in an item's text, ignoring case.
 
         Raises:
-            UnknownName: A kind or the sort order does not exist.
+            WrongType: A kind or the sort order does not exist.
             ConfigError: `limit` or `offset` is negative.
         """
         for name, count in (("offset", offset), ("limit", 0 if limit is None else limit)):

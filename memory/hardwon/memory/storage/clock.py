@@ -19,7 +19,7 @@ from .time_words import spell_time
 
 _FIXED: ContextVar[str | None] = ContextVar("hardwon.fixed_time", default=None)
 _NUMBER = re.compile(r"\s*@?([+-]?\d{1,25}(?:\.\d*)?(?:[eE][+-]?\d\d?)?)\s?(s|ms|us|µs|ns)?\s*")
-_COMPACT = re.compile(
+_COMPACT = (
     r"((?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))(?:([012]\d[0-5]\d(?:[0-5]\d)?)(\d{3}(?:\d{3})?)?)?"
 )
 """A number whose digits are a day and a clock: no log has times of 1970 in seconds."""
@@ -85,7 +85,7 @@ def parse_time(value: Any) -> int | None:
     # bool is a subclass of int, NaN equals nothing
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**21:
         return None
-    if isinstance(value, int) and not unit and (match := _COMPACT.fullmatch(str(value))):
+    if isinstance(value, int) and not unit and (match := re.fullmatch(_COMPACT, str(value))):
         return _parse_iso(*match.groups(), None)
     unit = unit or next((10 ** (9 - 3 * n) for n in range(3) if abs(value) < 10 ** (11 + 3 * n)), 1)
     moment = int(value // 1) * unit + round(value % 1 * unit)  # in parts: the product would round

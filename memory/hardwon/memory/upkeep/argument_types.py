@@ -1,36 +1,73 @@
-"""Say which argument of a method has the wrong type, after the method failed.
+"""Say which argument of a method has the wrong type, before the method does anything.
 
-The annotations of the method are the rule. They are read only after an error, so that calls cost no more.
+The annotations of the method are the rule. They are read at its first call; then a type that fits costs a lookup.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import wraps
 from inspect import signature
+from numbers import Real
 from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, Never, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from hardwon.memory.errors import WrongType
-from hardwon.memory.validation import describe_value
+from hardwon.memory.validation import describe_value, is_flag
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _PHRASES = {
     str: "text", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None", Path: "a path",
+    Any: "anything",
 }  # fmt: skip
 
 
-def find_wrong_type(
-    method: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
-) -> WrongType | None:
-    """Return an error that names the first argument that is not of its annotated type; None if all of them are."""
-    try:
-        given = signature(method).bind(*arguments, **named).arguments
-        hints = get_type_hints(method)
-    except (TypeError, NameError):  # an argument is missing or unknown, which Python says; a name is only for mypy
-        return None
-    for name, value in given.items():
-        if name in hints and not _fits(value, hints[name]):
-            return WrongType(f"{name} is {describe_value(value)}; give {_describe(hints[name])}.")
-    return None
+class ArgumentTypes:
+    """The types of the arguments of a method."""
+
+    def __init__(self, method: Callable[..., Any], *, takes_others: bool = False) -> None:
+        """Read the types of a method; if it takes others, any object may stand in the place of one with a class."""
+        self._method, self._takes_others = method, takes_others
+        self._hints: dict[str, Any] = {}
+        self._names: tuple[str, ...] = ()
+        self._plain: dict[str, set[type]] = {}
+        """Types of arguments that fit whatever the value is."""
+
+    def check(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Raise an error that names the first argument that is not of its annotated type."""
+        if not self._names:
+            self._names = tuple(signature(self._method).parameters)
+            for name, hint in self._method.__annotations__.items():
+                if name == "library":  # `check_library` says how to open one
+                    continue
+                with suppress(NameError):  # a name is only for mypy
+                    place = SimpleNamespace(__annotations__={name: hint})
+                    self._hints |= get_type_hints(place, self._method.__globals__)
+        for name, value in (*zip(self._names, arguments, strict=False), *named.items()):
+            kind, plain = type(value), self._plain.setdefault(name, set())
+            if kind in plain or name not in self._hints:
+                continue
+            hint = self._hints[name]
+            is_other = self._takes_others and kind.__module__ != "builtins"
+            if not is_other and not _fits(value, hint):
+                raise WrongType(f"{name} is {describe_value(value)}; give {_describe(hint)}.{_suggest(value, hint)}")
+            if kind in (get_args(hint) or (hint,)):
+                plain.add(kind)
+
+
+def check_types(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function or constructor refuse an argument that is not of its annotated type."""
+    types = ArgumentTypes(method, takes_others=True)
+
+    @wraps(method)
+    def call(*arguments: _P.args, **named: _P.kwargs) -> _T:
+        types.check(arguments, named)
+        return method(*arguments, **named)
+
+    return call
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -42,12 +79,20 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(type(value) is type(choice) and value == choice for choice in inner)
     if isinstance(origin, type):
         return _fits_container(value, origin, inner)
+    if hint in (Any, Never):
+        return hint is Any
+    if is_typeddict(hint):
+        types = get_type_hints(hint)
+        return isinstance(value, dict) and all(_fits(part, types.get(name, Never)) for name, part in value.items())
     if hint is float:
-        return isinstance(value, int | float)
+        return isinstance(value, Real)
+    if hint is bool:
+        return is_flag(value)
     if hint is Path:
         return isinstance(value, str | PathLike)
     if isinstance(hint, type) and getattr(hint, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(hint) if not name.startswith("_"))
+        names = [name for name in vars(hint) if not name.startswith("_")]
+        return not isinstance(value, type) and all(hasattr(value, name) for name in names)
     return not isinstance(hint, type) or isinstance(value, hint)
 
 
@@ -61,6 +106,20 @@ def _fits_container(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
     return all(_fits(part, inner[0]) for part in value)
 
 
+def _suggest(value: Any, hint: Any) -> str:
+    """Return a question with the word that a mistyped one resembles; empty if there is none."""
+    words = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    choices = [choice for choice in _list_choices(hint) if isinstance(choice, str)]
+    similar = (get_close_matches(word, choices, n=1) for word in words if isinstance(word, str) and word not in choices)
+    return next((f" Did you mean {matches[0]!r}?" for matches in similar if matches), "")
+
+
+def _list_choices(hint: Any) -> Iterator[Any]:
+    """Yield the values that a type names, also as parts of a list."""
+    for part in get_args(hint):
+        yield from (part,) if get_origin(hint) is Literal else _list_choices(part)
+
+
 def _describe(hint: Any) -> str:
     """Return words for an annotated type."""
     origin, inner = get_origin(hint), get_args(hint)
@@ -72,4 +131,8 @@ def _describe(hint: Any) -> str:
         return "a dict" + (f" from {_describe(inner[0])} to {_describe(inner[1])}" if len(inner) == 2 else "")
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return "a list" + (f" of {_describe(inner[0])}" if inner and not isinstance(inner[0], TypeVar) else "")
+    if origin is Callable:
+        return "a function"
+    if is_typeddict(hint):
+        return f"a dict with {', '.join(get_type_hints(hint))}"
     return _PHRASES.get(hint) or f"a value of {getattr(hint, '__name__', hint)}"

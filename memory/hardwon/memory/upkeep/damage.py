@@ -13,13 +13,15 @@ from hardwon.memory.sqlite_errors import translate_error
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows
 from hardwon.memory.storage.database import Store
 
-from .argument_types import find_wrong_type
+from .argument_types import ArgumentTypes
 
 C = TypeVar("C", bound=type)
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.DatabaseError)
 """Errors that reading a damaged row can raise."""
 _LISTED = 3
+_FREQUENT = ("recall", "check", "enforce", "keys")
+"""Methods that run at every step: the types of their arguments are read only after an error."""
 _GUARDED: set[type] = set()
 
 
@@ -44,7 +46,7 @@ def readable(name: str) -> Iterator[None]:
 def names_damage(cls: C) -> C:
     """Let the public methods of a library name the argument of a wrong type, or the damaged rows, that cause an error.
 
-    Types and checksums are compared only after an error, so that reads cost no more.
+    Checksums are compared only after an error, so that reads cost no more.
     """
     # Inherited methods are wrapped on the subclass, so the base classes stay unchanged. The names are listed first:
     # a method that was just set on the subclass would be wrapped a second time.
@@ -62,8 +64,12 @@ def names_damage(cls: C) -> C:
 
 
 def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
+    types, is_frequent = ArgumentTypes(method), method.__name__ in _FREQUENT
+
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_frequent:
+            types.check((self, *args), kwargs)
         try:
             return method(self, *args, **kwargs)
         except UNREADABLE as error:
@@ -71,7 +77,8 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
             if error.rows if isinstance(error, LibraryDamaged) else isinstance(error, HardwonError):
                 raise
             store = getattr(self._file, "store", None)
-            cause = find_wrong_type(method, (self, *args), kwargs) or (store and _find_damage(store, error))
+            types.check((self, *args), kwargs)
+            cause: Exception | None = store and _find_damage(store, error)
             if not cause and store and isinstance(error, sqlite3.Error):  # of a file that is no database any more
                 cause = store.translate(error)
             if not cause:

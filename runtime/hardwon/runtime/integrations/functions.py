@@ -25,6 +25,7 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import CallForbidden, ConfigError, LibraryBusy
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.upkeep.argument_types import check_types
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.interfaces.endings import decide
@@ -49,6 +50,7 @@ class FunctionEpisode:
     `threading.Thread` does not, unless you run its target in `contextvars.copy_context()`.
     """
 
+    @check_types
     def __init__(
         self,
         library: ExperienceLibrary,
@@ -100,6 +102,7 @@ class FunctionEpisode:
 
         return _try("recall", find) or ""
 
+    @check_types
     def grade(self, outcome: float | bool | None) -> None:
         """Set the outcome: success or not, a score in [0, 1], or None if it is unknown.
 
@@ -197,6 +200,7 @@ def remember(
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 
 
+@check_types
 def remember(
     function: Callable[..., Any] | None = None,
     /,
@@ -226,7 +230,10 @@ def remember(
         return lambda decorated: remember(decorated, name=name, skip=skip, failed=failed)  # type: ignore[call-overload]
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{function.__qualname__} is a generator, which has no result; decorate a function.")
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        raise ConfigError(f"{function!r} does not say its parameters; decorate a function that calls it.") from error
     if unknown := sorted(set(skip) - set(signature.parameters)):
         raise ConfigError(f"skip names {unknown[0]!r}, which is no parameter of {function.__qualname__}.")
     recorder = _Recorder(name or function.__name__, signature, frozenset(skip), failed)

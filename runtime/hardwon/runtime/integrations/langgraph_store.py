@@ -42,7 +42,8 @@ from hardwon.memory.privacy.deadlines import Interruptible
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.stored_values import ValueBatch, ValueWrite
-from hardwon.memory.validation import check_library, check_no_secret
+from hardwon.memory.upkeep.argument_types import check_types
+from hardwon.memory.validation import check_library, check_no_secret, check_texts
 
 from .langgraph_embedder import GivenEmbedder
 
@@ -65,6 +66,7 @@ class HardwonStore(BaseStore):
 
     supports_ttl = True
 
+    @check_types
     def __init__(
         self,
         library: ExperienceLibrary,
@@ -87,6 +89,7 @@ class HardwonStore(BaseStore):
             LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
         check_library(library)
+        check_texts("fields of index", (index or {}).get("fields") or [])
         has_embedder = index is not None and set(index) != {"fields"}
         embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.admin.embedder
         self._values, self._embedder = library.admin.open_values(), embedder

@@ -40,6 +40,7 @@ from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.privacy.deadlines import deadline
+from hardwon.memory.upkeep.argument_types import check_types
 from hardwon.memory.validation import check_count, check_library
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
@@ -99,6 +100,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     state_schema = ExperienceState
 
+    @check_types
     def __init__(
         self,
         library: ExperienceLibrary,
@@ -151,10 +153,6 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             raise ConfigError(f"{library.path} is open read-only. Open it for writing, or pass learn=False.")
         if namespace is not None and library.path == ":memory:":
             raise ConfigError("an in-memory library has only one namespace. Use a library file, or omit namespace.")
-        if place not in ("message", "system"):
-            raise ConfigError(f"place is {place!r}; use 'message' or 'system'.")
-        if trust not in ("own", "trusted"):
-            raise ConfigError(f"trust is {trust!r}; use 'own' or 'trusted'.")
         super().__init__()
         self.tools = []
         self._grader, self._arm, self._learn = grader, Arm.of(arm), learn

@@ -1,6 +1,9 @@
 """Arms: the conditions that an experiment compares on the same tasks."""
 
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from hardwon.memory.errors import ConfigError
 
 CONTROL = "control"
 """Name of the arm without memory, to which the others are compared."""
@@ -20,9 +23,15 @@ class Arm:
 
     @classmethod
     def of(cls, arm: "Arm | str") -> "Arm":
-        """Return the arm; of a name, the arm that recalls from the library, or the one without memory for `control`."""
+        """Return the arm; of a name, the arm that recalls from the library, or the one without memory for `control`.
+
+        Raises:
+            ConfigError: The name is `control`, mistyped.
+        """
         if isinstance(arm, Arm):
             return arm
+        if arm != CONTROL and SequenceMatcher(None, arm.strip().lower(), CONTROL).ratio() > 0.83:
+            raise ConfigError(f"arm is {arm!r}; use {CONTROL!r}, or Arm({arm!r}, 'library') for an arm of that name.")
         return cls(arm) if arm == CONTROL else cls(arm, "library")
 
     @property

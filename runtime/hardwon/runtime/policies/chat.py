@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
+from hardwon.memory.upkeep.argument_types import check_types
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts
@@ -89,6 +90,7 @@ class ChatPolicy:
 
     reads: Literal["values", "text"] = "text"
 
+    @check_types
     def __init__(
         self,
         model: "BaseChatModel | str",

@@ -19,6 +19,7 @@ from langchain_core.tools import BaseTool, tool
 from hardwon.memory import Failure, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.guardrails.outage import is_outage
+from hardwon.memory.upkeep.argument_types import check_types
 from hardwon.runtime.environments._worker import NotInTime
 from hardwon.runtime.environments.calls import (
     Call,
@@ -52,6 +53,7 @@ _FINISH_FORM = f"finish(answer: string): {_FINISH_PURPOSE}"
 class ToolEnvironment:
     """An `Environment`, `Resumable` and `Tooled` whose task is a request in natural language."""
 
+    @check_types
     def __init__(
         self,
         tools: Tools,
