@@ -1,6 +1,7 @@
 """Tests of reads while another process, or another thread, holds the lock of a library."""
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -214,10 +215,11 @@ def test_an_error_of_an_embedder_is_not_a_late_answer(library):
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("created", ["by itself", "by another"])
-def test_a_new_namespace_does_not_wait_to_be_created(path, library, episode, created):
+@pytest.mark.parametrize("limit", [lambda: deadline(0.02), nullcontext], ids=["deadline", "none"])
+def test_a_new_namespace_does_not_wait_to_be_created(path, library, episode, created, limit):
     """It is empty until the first write creates it; a write that cannot is an error."""
     with hold(path):
-        with deadline(0.02):
+        with limit():
             other = ExperienceLibrary.open(path, namespace="new")
         assert (other.episodes.count(), other.items.find(), list(other.recall(HERE).steps)) == (0, [], [])
         with deadline(0.02), pytest.raises(LibraryBusy, match="locked"):

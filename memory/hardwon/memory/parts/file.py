@@ -16,7 +16,7 @@ from hardwon.memory.grading.regrading import Regrading
 from hardwon.memory.guardrails.probation import Probation
 from hardwon.memory.learning.consolidation import Consolidator
 from hardwon.memory.learning.guardrail_index import GuardrailIndex
-from hardwon.memory.privacy.deadlines import deadline, seconds_left
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.privacy.private_files import OwnLock
 from hardwon.memory.privacy.redaction import redact, redact_state
 from hardwon.memory.records import State, Trajectory
@@ -25,7 +25,7 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.retrieval.search import Search
 from hardwon.memory.situations.familiarity import has_keys, with_keys
 from hardwon.memory.storage.cache_files import SAVE_AFTER
-from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
+from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Version
 from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion, replace_episodes
@@ -48,9 +48,7 @@ class LibraryFile:
         self.embedder = embedder
         self.lock = OwnLock(store.path)
         self.namespace = namespace
-        left = seconds_left()
-        # Half of a deadline: the other half is for what the caller opens the library for.
-        self.number = find_number(store, namespace, None if left is None else left / 2)
+        self.number = find_number(store, namespace, BRIEF_S)
         self.derived = NamespaceCache(store, self.number)
         self.search = Search(store, self.number, embedder)
         self.distiller = Consolidator(store, self.number)
@@ -232,16 +230,14 @@ class LibraryFile:
         self.store.close()
 
 
-def find_number(store: Store, namespace: str, wait_s: float | None) -> int:
+def find_number(store: Store, namespace: str, wait_s: float) -> int:
     """Return the number of a namespace.
 
     A new one is created, unless another process holds the lock for so long. Then the number is 0, under which nothing
     is stored, and the next write creates it.
     """
     try:
-        return namespace_number(store, namespace, wait_s=BUSY_TIMEOUT_S if wait_s is None else wait_s)
+        return namespace_number(store, namespace, wait_s=wait_s)
     except LibraryBusy:
-        if wait_s is None:
-            raise
         store.freshness.distrust()
         return 0
