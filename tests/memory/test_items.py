@@ -235,7 +235,7 @@ def test_a_listing_that_cannot_be_is_refused(library):
     """The message has what could."""
     with pytest.raises(WrongType, match=r"sort is 'scoer' \(str\); give one of score, .*\. Did you mean 'score'\?"):
         library.items.find(sort="scoer")
-    with pytest.raises(WrongType, match=r"kinds is \['insights'\] .*\. Did you mean 'insight'\?"):
+    with pytest.raises(WrongType, match=r"kinds is \['insights'\] .*; give a list of one of .*insight"):
         library.items.find(kinds=["insights"])
     with pytest.raises(ConfigError, match="must not be negative"):
         library.items.find(limit=-1)

@@ -3,7 +3,7 @@
 The annotations of the method are the rule. They are read at its first call; then a type that fits costs a lookup.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import wraps
@@ -53,7 +53,9 @@ class ArgumentTypes:
             hint = self._hints[name]
             is_other = self._takes_others and kind.__module__ != "builtins"
             if not is_other and not _fits(value, hint):
-                raise WrongType(f"{name} is {describe_value(value)}; give {_describe(hint)}.{_suggest(value, hint)}")
+                words = [word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)]
+                hints = "".join(f" Did you mean {word!r}?" for word in get_close_matches(str(value), words, n=1))
+                raise WrongType(f"{name} is {describe_value(value)}; give {_describe(hint)}.{hints}")
             if kind in (get_args(hint) or (hint,)):
                 plain.add(kind)
 
@@ -104,20 +106,6 @@ def _fits_container(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
     if not isinstance(value, Collection) or len(inner) != 1:  # an iterator was consumed by the call
         return True
     return all(_fits(part, inner[0]) for part in value)
-
-
-def _suggest(value: Any, hint: Any) -> str:
-    """Return a question with the word that a mistyped one resembles; empty if there is none."""
-    words = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
-    choices = [choice for choice in _list_choices(hint) if isinstance(choice, str)]
-    similar = (get_close_matches(word, choices, n=1) for word in words if isinstance(word, str) and word not in choices)
-    return next((f" Did you mean {matches[0]!r}?" for matches in similar if matches), "")
-
-
-def _list_choices(hint: Any) -> Iterator[Any]:
-    """Yield the values that a type names, also as parts of a list."""
-    for part in get_args(hint):
-        yield from (part,) if get_origin(hint) is Literal else _list_choices(part)
 
 
 def _describe(hint: Any) -> str:
