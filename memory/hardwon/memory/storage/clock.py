@@ -19,9 +19,7 @@ from .time_words import spell_time
 
 _FIXED: ContextVar[str | None] = ContextVar("hardwon.fixed_time", default=None)
 _NUMBER = re.compile(r"\s*@?([+-]?\d{1,25}(?:\.\d*)?(?:[eE][+-]?\d\d?)?)\s?(s|ms|us|µs|ns)?\s*")
-_COMPACT = (
-    r"((?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))(?:([012]\d[0-5]\d(?:[0-5]\d)?)(\d{3}(?:\d{3})?)?)?"
-)
+_COMPACT = r"((?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))(?:([012]\d[0-5]\d(?:[0-5]\d)?)(\d{3}(?:\d{3})?)?)?"
 """A number whose digits are a day and a clock: no log has times of 1970 in seconds."""
 _ISO = re.compile(
     r"\s*(?:\+0{0,2})?(\d{4}-?(?:\d\d-?\d\d|W\d\d-?\d|\d{3}))[Tt\s_-]?\s*+"
@@ -86,7 +84,7 @@ def parse_time(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**21:
         return None
     if isinstance(value, int) and not unit and (match := re.fullmatch(_COMPACT, str(value))):
-        return _parse_iso(*match.groups(), None)
+        return _parse_iso(match[1], match[2], match[3], None)
     unit = unit or next((10 ** (9 - 3 * n) for n in range(3) if abs(value) < 10 ** (11 + 3 * n)), 1)
     moment = int(value // 1) * unit + round(value % 1 * unit)  # in parts: the product would round
     return moment if abs(moment) < 2**63 else None  # about the year 2262
@@ -100,7 +98,9 @@ def _unwrap(value: Any) -> Any:
         value = [whole, nanos] if whole else next((named[name] for name in _WRAPPERS if name in named), None)
     if not isinstance(value, list):
         return value
-    parts = [int(part) if isinstance(part, str) and part.isdecimal() and len(part) < 20 else part for part in value]
+    parts: list[Any] = [
+        int(part) if isinstance(part, str) and part.isdecimal() and len(part) < 20 else part for part in value
+    ]
     if not 2 <= len(parts) <= 7 or any(type(part) is not int or part < 0 for part in parts):
         return None
     if len(parts) == 2:
