@@ -158,7 +158,7 @@ def test_ids_are_never_cut(hardwon, hardwon_json, learnt):
 @pytest.mark.parametrize(
     ("arguments", "there_is"),
     [
-        (["--kind", "guardrale"], "Did you mean 'guardrail'? There are: guardrail, insight"),
+        (["--kind", "guardrale"], "kinds is ['guardrale'] (list); give a list of one of"),
         (["--status", "dead"], "There are: active, all, quarantined, retired"),
         (["--sort", "size"], "There are: confidence, new, old, score, used"),
         (["--trust", "some"], "There are: trusted, untrusted"),
