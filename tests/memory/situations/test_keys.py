@@ -21,7 +21,7 @@ from hardwon.memory.situations.keys import (
     pattern_of,
     words,
 )
-from hardwon.memory.situations.refinements import CASE, FULL_NAME, REFINED, SLOT, list_slots, name_in_full
+from hardwon.memory.situations.refinements import BEST, CASE, FULL_NAME, REFINED, SLOT, list_slots, name_in_full
 from hardwon.memory.situations.scripts import FULL_STOPS
 from hardwon.memory.situations.tuning import TUNING
 
@@ -100,7 +100,7 @@ def test_the_last_keys_add_the_task_and_the_text():
     """They are the last ones, so that each can be compared with what all others predict."""
     state = State("The oven is hot. A potato lies here.", task="cook 1 potato for order 48213")
     keys = Situation(state, frozenset(["hot", "lies"])).keys("cook raw potato in oven")
-    assert [key for key in keys if key.startswith(REFINED) and not key.startswith((FULL_NAME, SLOT, CASE))] == [
+    assert [key for key in keys if key.startswith(REFINED) and not key.startswith((FULL_NAME, SLOT, CASE, BEST))] == [
         "=goal cook raw potato in oven | 1 cook order potato",  # a long number may be an id
         "=near cook raw potato in oven | 1 cook order potato | 1: lies; 2: hot | nothing told",
         "=sight cook raw potato in oven | [T] hot lies",
@@ -126,11 +126,30 @@ def test_what_stands_in_one_place_of_the_text_has_keys_of_its_own():
         "=slot:waits# send to finance | waits: from 40",
     ]
     assert f"=case:subject send to finance | {sight} | subject: payroll" in keys
-    assert keys[-1] == f"=case:waits# send to finance | {sight} | waits: from 40"
+    assert keys[-2] == f"=case:waits# send to finance | {sight} | waits: from 40"
     many = State(f"{text} Room: 3. Days: 4.", task="answer within 20 hours")
     assert not any(key.startswith(SLOT) for key in Situation(many, structural).keys("send")), (
         "such a text hardly recurs"
     )
+
+
+def test_the_last_key_has_the_form_of_the_task_and_what_each_sentence_shows():
+    """Whether the car or you are at home is the same to a set of words."""
+    structural = frozenset(["home", "away", "meters"])
+
+    def key(text, task="wash the car at Dorfin", action="walk to Dorfin"):
+        return Situation(State(text, task=task), structural).keys(action)[-1]
+
+    text = "You are at home. The car is at home. Dorfin is 50 meters away."
+    assert key(text) == "=best walk to {1} | wash {1} at {2} | [T] away meters; [T] home; home"
+    assert key("Dorfin is 9 meters away. The car is at home. You are at home.") == key(text)
+    other = key(text.replace("car", "van").replace("Dorfin", "Elka"), "wash the van at Elka", "walk to Elka")
+    assert other == key(text), "names do not recur"
+    assert key(text.replace("You are at home", "You are at Dorfin")) != key(text)
+    assert key(text, "weigh the car at Dorfin") != key(text)
+    assert not key(text, task="").startswith(BEST)
+    many = " ".join(f"word{n}" for n in range(TUNING.max_refined + 1))
+    assert not Situation(State(many, task="go"), frozenset(many.split())).keys("go")[-1].startswith(BEST)
 
 
 def test_what_the_agent_called_before_is_no_slot():

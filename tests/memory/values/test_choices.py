@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Reasons, State, Step, Trajectory
+from hardwon.memory.reasons import NO_REASONS
 from hardwon.memory.upkeep.write_buffer import pack_episode, unpack_episode
 from hardwon.memory.values.choices import Choices, weight_of
 from hardwon.memory.values.tuning import TUNING
@@ -27,6 +28,45 @@ def values(library):
     """The estimates of all that is offered."""
     found = library.recall(HALL, k=0, actions=dict.fromkeys(OFFER, "")).estimates
     return {action: estimate.value for action, estimate in found.items()}
+
+
+def go_by(*actions, verb="wash", why=NO_REASONS, thing="car"):
+    """An errand, done by these actions, which the agent chose or somebody demonstrated."""
+    task = f"{verb} the {thing} at Dorfin"
+    here = State(f"You are at home. The {thing} is at home.", task=task)
+    there = State("You are at Dorfin.", task=task)
+    made = [(here, action, ("load it", "walk there")) for action in actions[:1]]
+    made += [(there, action, (*actions[1:], "wait")) for action in actions[1:]]
+    steps = [
+        Step(state, action, there, Diagnosis(True), float(t == len(made) - 1), t, why=why, admissible=offer)
+        for t, (state, action, offer) in enumerate(made)
+    ]
+    return Trajectory(task, tuple(steps), True)
+
+
+FAR, NEAR = ("load it", "drive", "finish"), ("walk there", "finish")
+
+
+@pytest.mark.parametrize(
+    ("why", "is_own"), [(Reasons(value=0.9), True), (Reasons(explored=True), True), (NO_REASONS, False)]
+)
+def test_of_its_own_ways_an_agent_prefers_the_quickest_and_of_others_the_usual_one(library, why, is_own):
+    """Once the near way with another thing, else the long one, for one kind of errand of two."""
+    things = ("car", "van", "bus", "tram")
+    for n in range(24):
+        library.record(go_by(*(NEAR if n == 17 else FAR), why=why, thing=things[n % 4]))
+        library.record(go_by(*FAR, verb="weigh", why=why, thing=things[n % 4]))
+        library.admin.stats()  # files them, with the words that are frequent by now
+    chosen = {}
+    for verb in ("wash", "weigh"):
+        state = go_by(*FAR, verb=verb, thing="car").steps[0].pre
+        estimates = library.recall(state, k=0, actions=dict.fromkeys(("load it", "walk there"), "")).estimates
+        chosen[verb] = max(estimates, key=lambda action: estimates[action].value)
+        assert [estimates[action].untried for action in ("load it", "walk there")] == [
+            False,
+            is_own and verb == "weigh",
+        ]
+    assert chosen == {"wash": "walk there" if is_own else "load it", "weigh": "load it"}
 
 
 def keyed(library, episode):

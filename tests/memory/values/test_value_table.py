@@ -49,6 +49,33 @@ def test_a_form_that_hardly_ever_pays_does_not_hide_the_situation_in_which_it_do
     assert values.estimate(["*", "get", "get | other"]).value < 0.01
 
 
+HERE = "=best walk | wash | home"
+
+
+def file_tries(*returns):
+    """A table of steps with five keys that others share, and with that of the quickest way, which none shares."""
+    values = table(*[([*"abcde"], 0.5)] * 20)
+    for n, value in enumerate(returns):
+        values.add([*"abcde", HERE], value, 100 + n)
+    return values
+
+
+def test_of_the_quickest_way_the_best_return_counts():
+    """Worked example: of .8, .99 and .9 it is .99, in any order, and of one return that return."""
+    for returns in ((0.8, 0.99, 0.9), (0.99, 0.9, 0.8), (0.9, 0.8, 0.99)):
+        cell = file_tries(*returns).cell(HERE)
+        assert (cell.mean, cell.n) == (0.99, 3)
+    assert file_tries(0.8).cell(HERE).mean == 0.8
+
+
+def test_the_quickest_way_says_how_often_it_was_tried_here_and_moves_no_value():
+    values = file_tries(0.99, 0.2)
+    with_it, without = values.estimate([*"abcde", HERE]), values.estimate([*"abcde"])
+    assert (with_it.tried, without.tried) == (2, 22)
+    assert with_it.value == without.value
+    assert values.estimate([*"abcde", HERE.replace("wash", "weigh")]).tried == 0
+
+
 def test_a_key_without_steps_does_not_count():
     """Unknown keys in between neither add nor dampen."""
     values = table((["*", "open"], 1.0), (["*"], 0.0))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, Estimate, Recollection, State, Step
+from hardwon.memory import Diagnosis, Estimate, Reasons, Recollection, State, Step
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context, Policy
@@ -67,6 +67,32 @@ def test_the_untried_is_tried_first_while_learning():
     ]
     assert Counter(learning)["new"] > 40
     assert EpisodicPolicy().decide(context).action == "known"
+
+
+START, END, _ = EXPLORE
+
+
+@pytest.mark.parametrize(
+    ("untried", "before", "chosen", "rate"),
+    [
+        ("a", (), "a", START),  # as at the start, until each was tried once
+        ("ab", (False,), "ab", START),
+        ("a", (False, True), "a", START),  # further on the other way
+        ("a", (True, False), "abc", END),  # back on its way, which was left once
+        ("", (), "abc", END),
+    ],
+)
+def test_what_was_never_tried_is_explored(untried, before, chosen, rate):
+    estimates = {action: Estimate(0.5, tried=9, untried=action in untried) for action in "abc"}
+    history = tuple(Step(HALL, "look", HALL, Diagnosis(True), why=Reasons(explored=each or None)) for each in before)
+    recollection = Recollection(estimates=estimates)
+    context = asked({"a": 0, "b": 0, "c": 0}, recollection=recollection, learning=True, history=history)
+    decisions = [EpisodicPolicy().decide(replace(context, rng=random.Random(n))) for n in range(1000)]
+    explored = [decision.action for decision in decisions if decision.why.explored]
+    assert set(explored) == set(chosen)
+    assert len(explored) / 1000 == pytest.approx(rate, abs=0.05)
+    frozen = EpisodicPolicy().decide(replace(context, learning=False))
+    assert not frozen.why.explored
 
 
 def test_exploration_fades():

@@ -19,13 +19,16 @@ class Estimate:
     key: str = ""
     """The most specific key of the action that has past steps."""
     tried: int = 0
-    """Number of past steps under the action's context key. A small number makes the action worth exploring."""
+    """Number of past steps with the action in this context, and for a task of this form if the text is short. A small
+    number makes the action worth exploring."""
     steps: tuple[int, ...] = ()
     """Ids of a few of the past steps under `key`, the newest ones."""
     context: str = ""
     """Words around the action's arguments in the current state."""
     lost: float = 0.0
     """Probability that the action loses the task, in [0, 1]."""
+    untried: bool = False
+    """Whether an agent tried others for such a task in such a situation, and never this one."""
 
 
 @dataclass(frozen=True, slots=True)

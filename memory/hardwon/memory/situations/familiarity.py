@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from hardwon.memory.records import Failure, State, Step, Trajectory
 
 from .actions import parse_action
+from .refinements import select_filed
 from .scripts import FULL_STOPS
 
 _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
@@ -106,7 +107,8 @@ def with_keys(trajectory: Trajectory, keys: KeyFunction) -> Trajectory:
         if not steps:
             familiar.begin(step.pre)
         if _lacks_keys(step):
-            step = replace(step, keys=keys(step.pre, step.action, familiar.counts(step.pre, step.action)))
+            filed = keys(step.pre, step.action, familiar.counts(step.pre, step.action))
+            step = replace(step, keys=select_filed(filed, step.why))
         familiar.add(step)
         steps.append(step)
     return replace(trajectory, steps=tuple(steps))

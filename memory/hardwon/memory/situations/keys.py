@@ -17,7 +17,7 @@ from hardwon.memory.records import Fact, State
 
 from .actions import ParsedAction, parse_action, pattern_of
 from .phrases import ARTICLES, FUNCTION_WORDS, MAY_BE_ID, content_words, head_noun, vocabulary, words
-from .refinements import CASE, FULL_NAME, MAY_CHANGE, SLOT, list_slots, name_in_full
+from .refinements import BEST, CASE, FULL_NAME, MAY_CHANGE, SLOT, list_slots, name_in_full
 from .scripts import FULL_STOPS
 from .tuning import TUNING
 
@@ -41,7 +41,7 @@ _PLACES = 1 << 32
 """More than the words of a sentence."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-KEYS_VERSION = 12
+KEYS_VERSION = 13
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
@@ -176,6 +176,7 @@ class Situation:
         situation._contexts, situation._in_notes, situation._keys = {}, {}, {}  # as they depend on the words
         situation._sight = None
         situation.__dict__.pop("_slots", None)
+        situation.__dict__.pop("_errand", None)
         return situation
 
     @cached_property
@@ -229,6 +230,7 @@ class Situation:
             keys.append(f"{whole} | {special}")
         keys += [f"{FULL_NAME}{name} | {special}"] if name else []
         keys += self._refine(name or whole, f"{around} | {notes}")
+        keys += [f"{BEST}{form} | {self._errand}"] if self._errand else []
         return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
 
     def _refine(self, named: str, context: str) -> list[str]:
@@ -239,6 +241,14 @@ class Situation:
         keys += [f"{SLOT}{place} {named} | {value}" for place, value in self._slots]
         # without anything else that it shows, this is the slot alone
         return keys + [f"{CASE}{place} {named} | {sight} | {value}" for place, value in self._slots if sight]
+
+    @cached_property
+    def _errand(self) -> str:
+        """Return the form of the task, and what each sentence shows; "" if that is much, or there is no task."""
+        if not self.state.task or not self.read_sight():
+            return ""
+        sentences = {" ".join(sorted(self._select_words(frozenset(each)))) for each in self._observation.sentences}
+        return f"{parse_action(self.state.task).template} | {'; '.join(sorted(sentences))}"
 
     @cached_property
     def _slots(self) -> list[tuple[str, str]]:

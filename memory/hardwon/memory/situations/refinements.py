@@ -9,11 +9,16 @@ better; see `values.gains`.
     =goal take left door | leave house  the task as well
     =slot:bought# refund | bought: from 40               a number after a word, by its first digit: 40 to 49
     =case:bought# refund | final no | bought: from 40    the same with all that the text shows
+    =best take {1} | leave {1} | door left; room         the form of the task, and what each sentence shows
+
+The last one counts otherwise: its steps say what was tried for such a task, and the best return what was quickest.
 """
 
 import re
 from collections.abc import Iterable, Set as AbstractSet
 from functools import lru_cache
+
+from hardwon.memory.reasons import Reasons
 
 from .actions import fill, parse_action, pattern_of
 from .phrases import FUNCTION_WORDS, HOLE, MAY_BE_ID, full_name, words
@@ -29,6 +34,8 @@ SLOT = "=slot:"
 """Prefix of the key of a slot; the word beside it follows, with `#` for a number, as each has gains of its own."""
 CASE = "=case:"
 """Prefix of the key of a slot with all that the text shows."""
+BEST = "=best "
+"""Prefix of the key, the last one of an action, of which the best return counts."""
 MORE_OFTEN = ("+", "++")
 """Marks behind structural words that occur twice and four times as often as such words must."""
 MAY_CHANGE = "~"
@@ -52,6 +59,16 @@ def split_refinement(key: str) -> tuple[str, str]:
         return "", key
     kind, _, rest = key.partition(" ")
     return kind, rest
+
+
+def select_filed(keys: tuple[str, ...], why: Reasons) -> tuple[str, ...]:
+    """Return the keys under which a step is filed: that of the quickest way is for an agent's own choices.
+
+    They follow the values of the library, or are random. Whoever demonstrates a task knows the way, so that what was
+    done says more than how long it took.
+    """
+    is_own = why.value is not None or why.explored
+    return keys if is_own else tuple(key for key in keys if not key.startswith(BEST))
 
 
 def names_all_things(key: str, action: str) -> bool:

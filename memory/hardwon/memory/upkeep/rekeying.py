@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from sqlite3 import Connection
 from typing import Any
 
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.retrieval.search import NOT_ASCII, is_older_copy, read_keys_version
 from hardwon.memory.situations.keys import KEYS_VERSION, Situation, guard_keys
+from hardwon.memory.situations.refinements import select_filed
 from hardwon.memory.storage.cache_files import drop_indices
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.counted import EpisodeClock, read_structural_words
@@ -94,7 +96,8 @@ def _read_chunks(store: Store, namespace: int) -> Iterator[list[tuple[Any, ...]]
     """Yield the steps that have keys, in chunks."""
     last = 0
     while rows := store.rows(
-        "SELECT id, pre, action, keys FROM steps WHERE namespace = ? AND id > ? AND keys != '[]' ORDER BY id LIMIT ?",
+        "SELECT id, pre, action, keys, iif(json_valid(why), why, '{}') FROM steps "
+        "WHERE namespace = ? AND id > ? AND keys != '[]' ORDER BY id LIMIT ?",
         (namespace, last, 1024),
     ):
         yield rows
@@ -105,16 +108,17 @@ def _compute_keys(
     store: Store, rows: list[tuple[Any, ...]], structural: frozenset[str]
 ) -> list[tuple[int, tuple[str, ...]]]:
     """Return the ids of steps with their new keys."""
-    states = read_states(store, {pre for _, pre, _, _ in rows})
-    filed = [json.loads(keys) for *_, keys in rows]
+    states = read_states(store, {pre for _, pre, *_ in rows})
+    filed = [json.loads(keys) for *_, keys, _ in rows]
     texts = dict(store.rows(_KEYS, (json.dumps(sorted({number for numbers in filed for number in numbers})),)))
     situations: dict[int, Situation] = {}
     keys_by_step = []
-    for (ref, pre, action, _), numbers in zip(rows, filed, strict=True):
+    for (ref, pre, action, _, why), numbers in zip(rows, filed, strict=True):
         situation = situations.get(pre) or situations.setdefault(pre, Situation(states[pre], structural))
         # The counts of earlier attempts are recorded only inside the old keys.
         counts = parse_counts([texts.get(number, "") for number in numbers])
-        keys_by_step.append((ref, (*situation.keys(action, counts), *guard_keys(situation, action))))
+        keys = select_filed(situation.keys(action, counts), Reasons.of(json.loads(why)))
+        keys_by_step.append((ref, (*keys, *guard_keys(situation, action))))
     return keys_by_step
 
 

@@ -85,6 +85,12 @@ class Cell:
         if bad or self.streak:
             self._count_episode(step_id, bad, is_new)
 
+    def add_best(self, value: float, step_id: int, episode: int) -> None:
+        """Add one step to a cell whose mean is the best return of its steps."""
+        best = max(self.mean, value) if self.n else value
+        self.add(value, step_id, episode=episode)
+        self.mean = best
+
     def _count_episode(self, step_id: int, bad: bool, is_new: bool) -> None:
         """Count the episode of a step as failed for as long as each of its steps is bad."""
         is_failed = self.streak > 0 and not is_new

@@ -5,6 +5,9 @@ then within the steps: an action of some kind was admissible at many steps and c
 of its opportunities at which a kind of action was chosen. It is computed from general keys to specific ones, each
 shrunk towards the more general key. This is behavioral cloning with nested backoff. Failures make it unnecessary, so
 its weight falls to 0 as their share grows.
+
+What an agent chose by itself may be a detour that it never left. Of its own choices for tasks of one form in such a
+situation, the quickest one counts.
 """
 
 from collections import Counter
@@ -18,7 +21,7 @@ from hardwon.memory.storage.counted import COUNTED_EPISODES
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
-from .cells import weigh_part
+from .cells import Cell, weigh_part
 from .tuning import TUNING
 
 
@@ -80,10 +83,22 @@ class Choices:
         return share
 
     def blend(
-        self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], weight: float
+        self,
+        estimates: dict[str, Estimate],
+        situation: Situation,
+        actions: Mapping[str, str],
+        weight: float,
+        tries: Mapping[str, Cell],
     ) -> dict[str, Estimate]:
-        """Return the estimates with their values moved towards the likelihood that each action is chosen."""
+        """Return the estimates with their values moved towards the likelihood that each action is chosen.
+
+        Where the agent's own `tries` tell which action was quickest for such a task, it is the likely one.
+        """
         shares = {action: self.share(situation.keys(action, actions[action].split(" to ")[0])) for action in estimates}
+        n, best = sum(cell.n for cell in tries.values()), max((cell.mean for cell in tries.values()), default=0.0)
+        for action, share in shares.items():
+            is_quickest = action in tries and tries[action].mean == best
+            shares[action] = (n * is_quickest + TUNING.prior_opportunities * share) / (n + TUNING.prior_opportunities)
         most = max(shares.values(), default=0.0)
         if most <= 0.0:
             return estimates

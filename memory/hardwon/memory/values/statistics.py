@@ -9,18 +9,20 @@ from dataclasses import replace
 from hardwon.memory.records import Estimate, State
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.refinements import BEST
 from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.counted import EpisodeWords
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import WorldMap
 
+from .cells import Cell
 from .choices import Choices, read_choices, weight_of
 from .filed_demonstrations import FiledDemonstrations
 from .filed_lookahead import FiledLookahead
 from .lookahead import Lookahead, look_around
 from .lookahead_table import fit_nothing
 from .outcomes import ActionOutcomes
-from .saved_tables import FiledValues, estimate_in_world
+from .saved_tables import FiledValues, estimate_in_world, prefix_with_world
 from .tuning import TUNING
 from .value_table import ValueTable
 
@@ -104,7 +106,10 @@ class Statistics:
     def _blend_choices(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int
     ) -> dict[str, Estimate]:
-        """Return the estimates, moved towards frequent choices if almost all episodes succeeded."""
+        """Return the estimates with untried actions marked, moved to usual choices if almost all episodes succeeded."""
+        if tries := self._list_tries(number, situation, actions):
+            untried = {action: replace(estimates[action], untried=True) for action in estimates.keys() - tries.keys()}
+            estimates = {**estimates, **untried}
         world = self._worlds.get(number)
         weight = weight_of(world.won, world.episodes)
         if not weight:
@@ -115,7 +120,18 @@ class Statistics:
             worlds, words = self._worlds.names_of(number), self._words
             choices = read_choices(self._store, self._namespace, worlds, words.structural, words.clock.counted)
             self._choices[number] = (world.won, choices)
-        return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
+        return choices.blend(estimates, situation, actions, weight, tries) if choices.steps else estimates
+
+    def _list_tries(self, world: int, situation: Situation, actions: Mapping[str, str]) -> dict[str, Cell]:
+        """Return the statistics of the actions that an agent tried for such a task."""
+        keys = {action: situation.keys(action, counts)[-1] for action, counts in actions.items()}
+        if not any(key.startswith(BEST) for key in keys.values()):
+            return {}
+        table, prefix = self.values, ""
+        if self.per_world is not None:
+            table, prefix = self.per_world.read(), prefix_with_world(world, "")
+        cells = {action: table.cell(prefix + key) for action, key in keys.items()}
+        return {action: cell for action, cell in cells.items() if cell is not None}
 
     def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Lookahead:
         """Return the lookahead values of the actions here and at the other locations of an episode."""

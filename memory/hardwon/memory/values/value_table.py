@@ -13,7 +13,7 @@ from hardwon.memory.records import Estimate
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.keys import CONTEXT_KEY, GUARD_MARK, NOTHING_TOLD, TOLD
 from hardwon.memory.situations.note_keys import find_told_action
-from hardwon.memory.situations.refinements import REFINED
+from hardwon.memory.situations.refinements import BEST, REFINED
 
 from .cells import Cell, StoredCells, leave_out, rank_rest
 from .gains import Gains
@@ -170,8 +170,11 @@ class ValueTable:
                 cell = self._create(name)
             elif not key.startswith(REFINED):
                 before = cell.mean
-            elif before is not None and cell.last_in != episode:  # an episode must not predict itself
-                before = self._gains.learn(key, cell, before, value, prefix)
+            elif before is not None and cell.last_in != episode and not key.startswith(BEST):
+                before = self._gains.learn(key, cell, before, value, prefix)  # an episode must not predict itself
+            if key.startswith(BEST):
+                cell.add_best(value, step_id, episode)
+                continue
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if touched is not None:
                 touched[name] = None
@@ -249,7 +252,7 @@ class ValueTable:
         lost = 0.0
         most_specific = None
         key_of_cell = ""
-        tried = 0
+        tried, tried_here = 0, 0
         cells: list[Cell] = []
         refined: list[tuple[str, Cell, float]] = []
         # Every action of every step comes here: read cells are looked up without a call.
@@ -261,6 +264,9 @@ class ValueTable:
             if cell is None and (find is None or (cell := find(name)) is None):
                 continue
             if (left_out and key in left_out) or (since and at and cell.steps[-1] < since):
+                continue
+            if key.startswith(BEST):
+                tried_here = cell.n
                 continue
             if key.startswith(REFINED):
                 if (prior := self._gains.find_prior(key, prefix)) is not None:
@@ -287,4 +293,5 @@ class ValueTable:
             share = remembered / (remembered + tried)
             value += share * (untold.mean - value)
             lost += share * (untold.lost / untold.n - lost)
+        tried = min(tried, tried_here) if keys[-1].startswith(BEST) else tried
         return Estimate(value, most_specific.n, key_of_cell, tried, tuple(most_specific.steps), context, lost)

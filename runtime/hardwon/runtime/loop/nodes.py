@@ -19,6 +19,7 @@ from hardwon.memory import Diagnosis, Failure, Reasons, Recollection, Step, Traj
 from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, HardwonError, PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
+from hardwon.memory.situations.refinements import select_filed
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
 from hardwon.runtime.interfaces.plans import PlannedStep
 from hardwon.runtime.interfaces.types import Decision, Info
@@ -302,6 +303,7 @@ class Nodes(AdvisingNodes):
         post, reward, done, info = outcome
         diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.episodes.keys(pre, decision.action, working.counts(pre, decision.action))
+        keys = select_filed(keys, why)
         # An episode that nobody records need not carry the list, unless the policy needs its map after a resume.
         is_needed = self.settings.learn or self.settings.tries or self._looks_ahead or self.planner is not None
         admissible = tuple(episode["actions"]) if is_needed else ()

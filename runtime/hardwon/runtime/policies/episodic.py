@@ -44,8 +44,7 @@ class EpisodicPolicy:
         if (planned := _choose_planned(context, candidates)) is not None:
             why = _build_reasons(_find_estimate(estimates, planned), explored=False)
             return Decision(planned, why.updated(planned=True))
-        if context.learning and context.rng.random() < compute_exploration_rate(context.practice):
-            chosen = context.rng.choice(candidates)
+        if context.learning and (chosen := _explore(context, candidates)) is not None:
             return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))
         bonus = TUNING.optimism if context.learning else 0.0
 
@@ -91,6 +90,21 @@ def compute_exploration_rate(practice: int) -> float:
     """Return the probability of a random action after this number of episodes; see `Context.practice`."""
     start, end, over = EXPLORE
     return max(end, start - (start - end) * practice / over)
+
+
+def _explore(context: Context, candidates: list[str]) -> str | None:
+    """Return a random action, or None to follow the estimates.
+
+    Where some were never tried for such a task, it is one of them at the rate of the start. An episode leaves its way
+    only once for that, so that its return tells what the other way is worth.
+    """
+    explored = [bool(step.why.explored) for step in context.history]
+    if not any(explored) or explored[-1]:
+        untried = [action for action in candidates if _find_estimate(context.recollection.estimates, action).untried]
+    else:
+        untried = []
+    rate = EXPLORE[0] if untried else compute_exploration_rate(context.practice)
+    return context.rng.choice(untried or candidates) if context.rng.random() < rate else None
 
 
 def _weigh_risks(context: Context, action: str, estimate: Estimate) -> float:

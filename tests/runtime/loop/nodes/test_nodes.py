@@ -7,6 +7,7 @@ import pytest
 from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step, Trajectory
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.reasons import Reasons
+from hardwon.memory.situations.refinements import BEST
 from hardwon.runtime.environments.timeout import Watched
 from hardwon.runtime.environments.tools.environment import ToolEnvironment
 from hardwon.runtime.guidance.base import Hint
@@ -177,12 +178,16 @@ def test_too_many_steps_end_an_episode(nodes):
     assert nodes.diagnose(won)["ending"] == "success"
 
 
-def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
-    """What is learnt of a step is found when the same choice comes again."""
+@pytest.mark.parametrize(("why", "is_own"), [(Reasons(value=0.5), True), (Reasons(explored=True), True), (None, False)])
+def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library, why, is_own):
+    """What is learnt of a step is found when the same choice comes again; of its own ones, also how quick it was."""
     estimated = library._file.caught_up().situation(RED).keys("go east", "tried 0 to unknown")
+    assert estimated[-1].startswith(BEST)
+    estimated = estimated if is_own else estimated[:-1]
     outcome: Any = (State("You are in the blue room.", task=RED.task), 0.0, False, {})
-    (step,) = nodes.diagnose(episode(decision=Decision("go east"), outcome=outcome))["steps"]
+    (step,) = nodes.diagnose(episode(decision=Decision("go east", why or Reasons()), outcome=outcome))["steps"]
     assert step.keys[: len(estimated)] == estimated
+    assert any(key.startswith(BEST) for key in step.keys) is is_own
 
 
 @pytest.mark.parametrize(
