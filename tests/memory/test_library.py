@@ -8,6 +8,7 @@ from hardwon.memory import ExperienceLibrary, HardwonError, Item, State
 from hardwon.memory.errors import ConfigError, EmbedderMismatch, KeyTaken, LibraryReadOnly, UnknownName
 from hardwon.memory.library import reembed
 from hardwon.memory.retrieval.embedders import HashingEmbedder
+from hardwon.memory.situations.refinements import BEST
 from hardwon.memory.upkeep.write_buffer import file_all
 
 
@@ -343,7 +344,8 @@ def test_episodes_of_a_killed_process_get_their_keys_from_the_next_reader(path, 
     killed.record(_without_keys(episode("wait", see="You see a lamp in the hall."), "last"))
     with ExperienceLibrary.open(path, read_only=read_only) as library:
         steps = library.episodes.get("last").steps
-        assert steps[0].keys == library.episodes.keys(steps[0].pre, "wait", "tried 0 to unknown")
+        keys = library.episodes.keys(steps[0].pre, "wait", "tried 0 to unknown")
+        assert steps[0].keys == tuple(key for key in keys if not key.startswith(BEST))  # no agent chose the step
     killed.close()
 
 

@@ -69,6 +69,16 @@ def test_of_its_own_ways_an_agent_prefers_the_quickest_and_of_others_the_usual_o
     assert chosen == {"wash": "walk there" if is_own else "load it", "weigh": "load it"}
 
 
+def test_where_episodes_fail_nothing_is_marked_as_untried(library):
+    """There, returns tell what an action is worth, and exploration is random."""
+    for n in range(24):
+        library.record(replace(go_by(*FAR, why=Reasons(value=0.9)), success=n % 3 > 0))
+        library.admin.stats()
+    state = go_by(*FAR).steps[0].pre
+    estimates = library.recall(state, k=0, actions=dict.fromkeys(("load it", "walk there"), "")).estimates
+    assert not any(estimate.untried for estimate in estimates.values())
+
+
 def keyed(library, episode):
     """The episode with the keys of its steps, as the runtime records it."""
     return replace(

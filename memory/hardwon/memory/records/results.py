@@ -28,7 +28,7 @@ class Estimate:
     lost: float = 0.0
     """Probability that the action loses the task, in [0, 1]."""
     untried: bool = False
-    """Whether an agent tried others for such a task in such a situation, and never this one."""
+    """Whether an agent that nearly always succeeds tried others for such a task in such a situation, never this one."""
 
 
 @dataclass(frozen=True, slots=True)

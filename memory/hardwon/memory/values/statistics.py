@@ -106,14 +106,14 @@ class Statistics:
     def _blend_choices(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int
     ) -> dict[str, Estimate]:
-        """Return the estimates with untried actions marked, moved to usual choices if almost all episodes succeeded."""
-        if tries := self._list_tries(number, situation, actions):
-            untried = {action: replace(estimates[action], untried=True) for action in estimates.keys() - tries.keys()}
-            estimates = {**estimates, **untried}
+        """Return the estimates; where almost all succeeded, moved to usual choices, with untried actions marked."""
         world = self._worlds.get(number)
         weight = weight_of(world.won, world.episodes)
         if not weight:
             return estimates
+        if tries := self._list_tries(number, situation, actions):
+            untried = {action: replace(estimates[action], untried=True) for action in estimates.keys() - tries.keys()}
+            estimates = {**estimates, **untried}
         successes, choices = self._choices.get(number, (0, None))
         # Rereading decodes up to `choice_episodes` episodes, so it waits until the successes have grown by a quarter.
         if choices is None or world.won >= TUNING.reread_growth * successes:
