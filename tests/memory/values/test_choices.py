@@ -30,11 +30,11 @@ def values(library):
     return {action: estimate.value for action, estimate in found.items()}
 
 
-def go_by(*actions, verb="wash", why=NO_REASONS, thing="car"):
+def go_by(*actions, verb="wash", why=NO_REASONS, thing="car", place="Dorfin"):
     """An errand, done by these actions, which the agent chose or somebody demonstrated."""
-    task = f"{verb} the {thing} at Dorfin"
+    task = f"{verb} the {thing} at {place}"
     here = State(f"You are at home. The {thing} is at home.", task=task)
-    there = State("You are at Dorfin.", task=task)
+    there = State(f"You are at {place}.", task=task)
     made = [(here, action, ("load it", "walk there")) for action in actions[:1]]
     made += [(there, action, (*actions[1:], "wait")) for action in actions[1:]]
     steps = [
@@ -67,6 +67,38 @@ def test_of_its_own_ways_an_agent_prefers_the_quickest_and_of_others_the_usual_o
             is_own and verb == "weigh",
         ]
     assert chosen == {"wash": "walk there" if is_own else "load it", "weigh": "load it"}
+
+
+SLOW = ("walk there", *["wait"] * 3, "finish")
+
+
+@pytest.mark.parametrize(("slow", "chosen"), [(1, "walk there"), (12, "load it")])
+def test_a_way_that_became_a_detour_is_left(library, slow, chosen):
+    """It still succeeds, so nothing fails."""
+    for n, way in enumerate([*[FAR] * 24, *[NEAR] * 6, *[SLOW] * slow]):
+        library.record(replace(go_by(*way, why=Reasons(value=0.9)), id=f"e{n}"))
+        library.admin.stats()
+    state = go_by(*FAR).steps[0].pre
+    estimates = library.recall(state, k=0, actions=dict.fromkeys(("load it", "walk there"), "")).estimates
+    assert max(estimates, key=lambda action: estimates[action].value) == chosen
+
+
+def test_the_quickest_way_of_one_world_is_not_that_of_another(library):
+    """Their tasks have one form, and so have their texts."""
+    things = {"yard": ("car", "van", "bus", "tram"), "kitchen": ("cup", "pan", "pot", "jug")}
+    for n in range(24):
+        for world, names in things.items():
+            way = FAR if n % 2 else NEAR if world == "yard" else SLOW
+            walk = go_by(*way, why=Reasons(value=0.9), thing=names[n % 4], place=world)
+            library.record(replace(walk, meta={"environment": world}))
+        library.admin.stats()
+    assert len(library._file.caught_up().worlds.standing) == 2
+    chosen = {}
+    for world, names in things.items():
+        state = go_by(*FAR, thing=names[0], place=world).steps[0].pre
+        estimates = library.recall(state, k=0, actions=dict.fromkeys(("load it", "walk there"), "")).estimates
+        chosen[world] = max(estimates, key=lambda action: estimates[action].value)
+    assert chosen == {"yard": "walk there", "kitchen": "load it"}
 
 
 def test_where_episodes_fail_nothing_is_marked_as_untried(library):
