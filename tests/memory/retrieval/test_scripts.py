@@ -24,6 +24,7 @@ SENTENCES = {
     ),
     "glued": ("请用Python运行migrate脚本再重启", "用Python运行migrate", "天气很好去公园散步"),
     "German": ("Die Hauptstraße ist gesperrt", "HAUPTSTRASSE GESPERRT", "der Kuchen schmeckt gut"),
+    "capitals of Georgian": ("ᲛᲐᲢᲐᲠᲔᲑᲔᲚᲘ ᲗᲑᲘᲚᲘᲡᲨᲘ ᲒᲕᲘᲐᲜ ᲩᲐᲛᲝᲓᲘᲡ", "გვიან ჩამოდის", "დღეს კარგი ამინდია"),
     "emoji": ("deploy 🚀🔥 worked", "🚀🔥", "🐢🌧"),
     "emoji with joiners": ("family plan 👨‍👩‍👧 chosen", "👨‍👩‍👧", "🏔 🎻"),
     "emoji with a tone": ("approve with 👍🏽 please", "approve 👍", "🏔 🎻"),
@@ -109,6 +110,21 @@ def test_texts_that_were_never_stored_are_not_similar(library):
     """No stored text is near one about something else."""
     others = [other for _, _, other in SENTENCES.values()]
     assert max(library.search(other, how="dense")[0].similarity or 0.0 for other in others) < 0.5
+
+
+def test_a_task_is_similar_to_one_with_a_part_of_it(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        for task in ("今天下午三点开会讨论预算", "打开厨房的抽屉拿出钥匙", "给客户退款"):
+            step = Step(State("", task=task), "wait", State("", task=task), Diagnosis(True), 1.0, 0)
+            library.record(Trajectory(task, (step,), success=True, score=1.0))
+        hits = library.recall(State("", task="厨房的抽屉"), level="task", k=1).steps
+        assert [getattr(hit.what, "pre", State("")).task for hit in hits] == ["打开厨房的抽屉拿出钥匙"]
+
+
+def test_an_item_beside_the_library_is_found_by_a_part(library):
+    """As one in the library is, whose words are indexed."""
+    beside = Item("insight", "关上卧室的窗户以后再锁好大门", id="x")
+    assert "x" in {hit.what.id for hit in library.recall(State("窗户", task="窗户"), beside=beside).items}
 
 
 @pytest.mark.parametrize("how", ["text", "dense", "hybrid"])

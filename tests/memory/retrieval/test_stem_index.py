@@ -26,6 +26,10 @@ def test_texts_are_ranked_by_rare_words_and_stems(query, positions):
     assert [position for position, _ in StemIndex(TEXTS).rank(query)] == positions
 
 
+def test_a_text_without_spaces_is_ranked_by_its_parts():
+    assert [position for position, _ in StemIndex(["今天下午开会", "打开厨房的抽屉"]).rank("厨房抽屉")] == [1]
+
+
 def test_unknown_words_lower_every_share():
     index = StemIndex(TEXTS)
     ((_, alone),) = index.rank("user")

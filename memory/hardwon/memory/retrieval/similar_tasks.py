@@ -29,6 +29,7 @@ class Tasks:
         self._namespace = namespace
         self._last = 0
         self._numbers: dict[str, int] = {}
+        self._tasks: dict[int, str] = {}
         self._vectors: dict[str, Vectors] = {}
         self._words: sqlite3.Connection | None = None
 
@@ -56,7 +57,7 @@ class Tasks:
         for task, number, newest in rows:
             self._last = max(self._last, newest)
             if task not in self._numbers:
-                self._numbers[task] = number
+                self._numbers[task], self._tasks[number] = number, task
                 self._words.execute("INSERT INTO tasks(rowid, text) VALUES (?, ?)", (number, index_text(task)))
 
     def _by_words(self, task: str) -> dict[str, float]:
@@ -67,10 +68,10 @@ class Tasks:
         if not terms:
             return {}
         # The rank of FTS5 is a negative BM25, the best match the smallest.
-        query = "SELECT text, -rank FROM tasks WHERE tasks MATCH ? ORDER BY rank, rowid LIMIT ?"
+        query = "SELECT rowid, -rank FROM tasks WHERE tasks MATCH ? ORDER BY rank, rowid LIMIT ?"
         rows = self._words.execute(query, (terms, TUNING.task_candidates)).fetchall()
         best = max((score for _, score in rows), default=0.0)
-        return {text: score / best if best > 0 else 1.0 for text, score in rows}
+        return {self._tasks[number]: score / best if best > 0 else 1.0 for number, score in rows}
 
     def _cosines(self, task: str, tasks: Sequence[str], embed: Embed) -> list[float]:
         """Return the cosine of a task to each of the others; vectors are cached."""

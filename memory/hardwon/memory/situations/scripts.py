@@ -39,6 +39,8 @@ _VARIANTS |= {chr(ord(zero) + digit): str(digit) for zero in "٠۰०০๐" for
 _VARIANT = compile_late(f"[{''.join(_VARIANTS)}]")
 FULL_STOPS = "。！？｡।॥؟۔።။"
 """Ends of a sentence in other scripts; many of them have no space after it."""
+_LATER = compile_late("[\u13a0-\u13f5\u1c90-\u1cbf\U000104b0-\U0001e921]")
+"""Capitals, such as those of Georgian, that Unicode has had for fewer years than SQLite's index of words."""
 _ONE = compile_late(f"[{_PAIRED}]")
 _FOUR = compile_late(f"[{_LONGER}]")
 _WORD = compile_late(r"\w+")
@@ -81,7 +83,7 @@ def index_text(text: str) -> str:
     """Return a text for a word index: with the words beside it that the index would not find in it."""
     if text.isascii():
         return text
-    own, separated = set(_WORD.findall(text.lower())), separate(text)
+    own, separated = set(_WORD.findall(text if _LATER.search(text) else text.lower())), separate(text)
     all_words = dict.fromkeys(_WORD.findall(separated))
     # a query may be shorter than what stands for words: one character, or three
     all_words.update(dict.fromkeys(filter(_ONE.match, dict.fromkeys(separated))))
