@@ -313,11 +313,12 @@ def test_refusal_is_a_sentence_that_names_what_was_sent_and_what_is_taken(server
         ("recall", {"task": "x", "situaton": "y"}, "Ignored 'situaton'. Did you mean 'situation'?"),
         ("stats", {"explanation": "to see"}, "Ignored 'explanation'. There are no arguments."),
         ("record", {"task": "x", "steps": [{**STEP, "reward": 9}], "success": True}, "Ignored 'steps.0.reward'."),
+        ("feedback", {"item_id": "in-0", "helped": True, "because": "x"}, "Ignored 'because'."),
     ],
 )
 def test_an_argument_of_the_client_is_ignored_with_a_note(server, name, arguments, words):
     (answer,) = asked(server, (name, arguments))
-    assert not answer.is_error
+    assert answer.is_error is (name == "feedback")
     assert words in answer.content[-1].text
 
 

@@ -535,11 +535,12 @@ class _McpServer(MCPServer):
         try:
             result = await super().call_tool(name, accepted, context)
         except ToolError as error:
+            text = str(error)
             # The SDK wraps validation errors in ToolError; the other tool errors are already worded for a model.
-            if not isinstance(error.__cause__, ValidationError):
-                raise
-            wrongs = " ".join(sentence(dict(problem)) for problem in error.__cause__.errors()[:5])
-            raise ToolError(" ".join([f"The arguments of {name} are not valid. {wrongs}", *ignored[:5]])) from None
+            if isinstance(error.__cause__, ValidationError):
+                wrongs = " ".join(sentence(dict(problem)) for problem in error.__cause__.errors()[:5])
+                text = f"The arguments of {name} are not valid. {wrongs}"
+            raise ToolError(" ".join([text, *ignored[:5]])) from None
         if ignored and isinstance(result, CallToolResult):
             result.content.append(TextContent(type="text", text=" ".join(ignored[:5])))
         return result

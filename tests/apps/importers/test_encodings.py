@@ -15,6 +15,9 @@ from hardwon.apps.shared.item_files import read_file
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.strategies.strategy import load_strategies
 from hardwon.trainers.config import loading
+from hardwon.trainers.methods.inspo import read_instructions
+from hardwon.trainers.rollouts.paths import read_paths
+from hardwon.trainers.sources.judged import read_checklists
 
 MARKS = {
     "utf-8": codecs.BOM_UTF8, "utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE,
@@ -71,8 +74,11 @@ def test_an_export_is_recognized_and_read(tmp_path, library, encoding):
         (loading.load, (Path(__file__).parents[3] / "examples" / "train_coin.yaml").read_text(encoding="utf-8")),
         (load_strategies, '[plain]\npolicy = "episodic"\n'),
         (read_settings, '{"hooks": {}}'),
+        (read_paths, '[{"task": "train", "seed": 7, "actions": ["take coin"]}]'),
+        (read_instructions, "Look before you take.\n"),
+        (read_checklists, '{"Open it.": [{"name": "door", "question": "Is it open?"}]}'),
     ],
-    ids=["item", "config", "strategies", "settings"],
+    ids=["item", "config", "strategies", "settings", "paths", "instructions", "checklists"],
 )
 def test_a_file_of_another_kind_is_read(tmp_path, encoding, read, text):
     plain = tmp_path / "plain"

@@ -184,6 +184,8 @@ def test_a_checkout_keeps_edits_unless_forced(library, folder, items):
         ("---\nkind: strategy\n", r"new\.md:1: .* no end"),
         ("---\nkind: strategy\ntitle: [a\n---\n", r"new\.md:\d: "),
         ("---\nkind: strategy\ntitle: Weigh the parcel\ncolor: red\n---\n", r"new\.md:4: 'color' is not a field"),
+        ("---\nkind: strategy\ntitle: Weigh the parcel\non: red\n---\n", r"new\.md:2: 'True' is not a field"),
+        ("---\nkind: strategy\ntitle: Weigh the parcel\n~: red\n---\n", r"new\.md:2: 'None' is not a field"),
         ("---\nkind: strategy\ntitle: 5\n---\n", r"new\.md:3: item title is 5"),
         ("---\nkind: strategy\ntitle: 2024-01-01\n---\n", r"new\.md:3: "),
         ("---\nkind: strategy\n---\nbody\n", r"new\.md:2: .* no title"),

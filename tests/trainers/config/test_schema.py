@@ -163,3 +163,11 @@ def test_a_file_that_is_no_configuration_is_named_and_not_quoted(tmp_path, text,
         load(path)
     assert "secret-word" not in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    """Such as a date, which YAML makes of digits."""
+    path = tmp_path / "c.yaml"
+    path.write_text("2020-01-01: {}\n")
+    with pytest.raises(ConfigError, match="Use text as names"):
+        load(path)

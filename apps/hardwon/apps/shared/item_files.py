@@ -137,7 +137,9 @@ def parse_file(text: str, name: str) -> ItemFile:
     fields_given, lines = _parse_front(front, name)
     for key in fields_given:
         if key not in (*HEAD, *PARTS):
-            raise ConfigError(f"{name}:{lines[key]}: {key!r:.60} is not a field; use {', '.join((*HEAD, *PARTS))}.")
+            raise ConfigError(
+                f"{name}:{lines.get(key, 2)}: {key!r:.60} is not a field; use {', '.join((*HEAD, *PARTS))}."
+            )
     ref, kind = fields_given.pop("id", None) or "", fields_given.pop("kind", None) or ""
     for key, value in (("id", ref), ("kind", kind)):
         if not isinstance(value, str):

@@ -48,7 +48,10 @@ def of(given: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str =
     if not isinstance(given, Mapping):
         raise ConfigError(f"the settings are {given!r:.60}; they must be a mapping of sections, such as `run:`.")
     # A deep copy of plain values: overrides must not change the caller's mapping.
-    merged = json.loads(json.dumps(given, default=str))
+    try:
+        merged = json.loads(json.dumps(given, default=str))
+    except (TypeError, ValueError, RecursionError) as error:  # such as a date as a name
+        raise ConfigError(f"the settings cannot be read: {error}. Use text as names.") from error
     if method:
         _apply_method(merged, method)
     for override in overrides:

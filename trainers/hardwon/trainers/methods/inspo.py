@@ -4,11 +4,11 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.text_files import read_text
 from hardwon.trainers.algorithms.catalog import PARTS, import_named
 from hardwon.trainers.algorithms.composers.base import Composer, ComposerParts, group_specs
 from hardwon.trainers.algorithms.composers.spec import Spec
@@ -147,7 +147,7 @@ def read_instructions(file: str) -> list[str]:
         ConfigError: The file cannot be read, has none, or a line is too long or contains tags.
     """
     try:
-        texts = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts = [line.strip() for line in read_text(file).splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"instructions of {file} cannot be read: {error}. Give a text file.") from error
     if wrong := [text for text in texts if not is_instruction(text)]:

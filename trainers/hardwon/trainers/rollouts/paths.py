@@ -11,11 +11,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import ConfigError, EnvironmentFailure, PolicyFailure
+from hardwon.memory.upkeep.text_files import read_text
 from hardwon.runtime import Agent, Environment
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.trainers.algorithms.outcomes import OutcomeKind, measure_outcome
@@ -148,7 +148,7 @@ def check_origins(environment: Environment, origins: Sequence[str], setting: str
 def read_paths(file: str) -> dict[Task, tuple[str, ...]]:
     """Return the actions by task instance of a JSON file."""
     try:
-        listed = json.loads(Path(file).read_text(encoding="utf-8"))
+        listed = json.loads(read_text(file))
         return {(str(entry["task"]), int(entry["seed"])): tuple(map(str, entry["actions"])) for entry in listed}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(

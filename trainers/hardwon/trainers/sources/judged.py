@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hardwon.memory import Step
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.text_files import read_text
 from hardwon.runtime.llm.prompts import step_line
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.judging.checklists import ChecklistItem, check_items
@@ -259,7 +260,7 @@ def _name_answers(items: Sequence[ChecklistItem], answer: Assessment | None) -> 
 def read_checklists(file: Path) -> dict[str, tuple[ChecklistItem, ...]]:
     """Return the checklists of a JSON file: lists of items by the text of the task."""
     try:
-        given = json.loads(file.read_text(encoding="utf-8"))
+        given = json.loads(read_text(file))
         return {
             task: tuple(ChecklistItem(**{**item, "after": tuple(item.get("after", ()))}) for item in items)
             for task, items in given.items()
