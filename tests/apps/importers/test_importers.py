@@ -45,6 +45,12 @@ def imported(library, path, **settings):
     return [library.episodes.get(row["id"]) for row in reversed(library.episodes.find())]
 
 
+def test_an_import_embeds_what_it_writes(library, file):
+    """Its progress is shown; closing, or the first recall, would have to do it without a word."""
+    imported(library, file({"messages": TALK}))
+    assert library._file.store.rows("SELECT count(*) FROM vectors") > [(0,)]
+
+
 # ---- OpenAI's messages
 
 

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from tests.apps.proxy.conftest import serving
 
@@ -80,6 +80,13 @@ def test_an_error_of_the_library_is_named(proxied, monkeypatch):
     assert get_health(client)["why"] == "OperationalError: database is locked"
 
 
+def test_a_library_that_does_not_answer_is_an_outage(proxied, library):
+    client = proxied(opener=lambda: library, patience_s=0.05)
+    with library._file.lock:
+        health = get_health(client)
+    assert (health["recall"], "does not answer in 0.05 s" in health["why"]) == ("off", True)
+
+
 @pytest.mark.parametrize("mode", ["warn", "block"])
 @pytest.mark.parametrize("body", [BODY, {**BODY, "stream": True}, {**BODY, "n": 2}])
 def test_a_client_that_leaves_ends_the_request_to_the_server(proxied, upstream, mode, body):
@@ -96,4 +103,25 @@ def test_a_client_that_leaves_ends_the_request_to_the_server(proxied, upstream, 
         client = proxied(url=f"{url}/v1", mode=mode)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{client.base_url}chat/completions", json=body, timeout=httpx.Timeout(60, read=0.2))
+        assert gone.wait(20)
+
+
+def test_a_client_that_leaves_within_a_stream_ends_it_at_the_server(proxied):
+    gone = threading.Event()
+
+    async def send(request):
+        async def events():
+            try:
+                while True:
+                    yield b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+                    await asyncio.sleep(0.01)
+            finally:
+                gone.set()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    with serving(Starlette(routes=[Route("/v1/{path:path}", send, methods=["POST"])])) as url:
+        address = f"{proxied(url=f'{url}/v1').base_url}chat/completions"
+        with httpx.stream("POST", address, json={**BODY, "stream": True}, timeout=60) as response:
+            assert next(response.iter_raw())
         assert gone.wait(20)

@@ -1,17 +1,19 @@
 """A request repeats its whole conversation, and only what is new in it costs work."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from hardwon.apps.proxy import chat, responses
+from hardwon.apps.proxy import chat, conversations, responses
 from hardwon.apps.proxy.conversations import ConversationLog, ProxySettings
 from hardwon.apps.proxy.library_access import LibraryAccess
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.open_runs.lines import read_steps
 from hardwon.runtime.environments import calls
 from hardwon.runtime.environments.calls import Call, build_state
+from hardwon.runtime.integrations import tool_run
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 
 
@@ -99,6 +101,22 @@ def test_the_next_request_costs_what_is_new_in_it(talk):
     assert follows.conversation is turn.conversation
     assert (len(talk.read), len(talk.added)) == (2, 1)
     assert len(follows.conversation.run.episode.steps) == 21
+
+
+def test_the_next_request_is_digested_and_paired_from_where_the_last_one_ended(talk, monkeypatch):
+    work: list[Any] = []
+
+    def count(value, function):
+        work.append(value)
+        return function(value)
+
+    for module, name in ((conversations, "refer_to_call"), (tool_run, "iter_answers")):
+        monkeypatch.setattr(module, name, partial(count, function=getattr(module, name)))
+    talk.answer(talk(20), 20)
+    work.clear()
+    talk(21)
+    messages = [value for value in work if isinstance(value, list)]
+    assert (max(map(len, messages)), len(work) - len(messages)) == (2, 3)
 
 
 def test_a_second_branch_is_not_computed_again(talk):

@@ -13,8 +13,10 @@ from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.privacy.deadlines import Interruptible, deadline, seconds_left
 from hardwon.memory.storage import database
+from hardwon.memory.storage.cache_files import read_library_id
 from hardwon.memory.upkeep import jsonl
 from hardwon.memory.upkeep.figures import list_changes, read_clusters
+from hardwon.memory.upkeep.write_buffer import WriteBuffer
 
 HERE = State("You see a copper kettle beside the stove.", task="find the spoon")
 
@@ -78,6 +80,42 @@ def test_no_read_waits_for_a_writer(path, episode, monkeypatch, read_only, copie
                 library.close()
         assert waits
         assert max(waits) <= 0.1
+
+
+@pytest.mark.timeout(50)
+def test_a_missing_id_of_a_library_is_not_waited_for(path, library, monkeypatch):
+    waits = []
+    store, transaction = library._file.store, database.Store.transaction
+
+    def note(store, wait_s=database.BUSY_TIMEOUT_S):
+        waits.append(wait_s)
+        return transaction(store, wait_s=0.0)
+
+    store.connection.execute("DELETE FROM meta WHERE name = 'id'")
+    monkeypatch.setattr(database.Store, "transaction", note)
+    with hold(path):
+        assert read_library_id(store) == ""
+    assert waits == [0.0]
+
+
+@pytest.mark.timeout(50)
+def test_only_the_first_of_several_reads_waits_briefly(path, episode, monkeypatch):
+    """Of a large file, whose episodes cannot be filed in a copy."""
+    waits = []
+    file = WriteBuffer._file_waiting
+
+    def note(buffer, wait_s):
+        waits.append(wait_s)
+        file(buffer, wait_s)
+
+    monkeypatch.setattr(database, "COPIED", 0)
+    monkeypatch.setattr(WriteBuffer, "_file_waiting", note)
+    with ExperienceLibrary.open(path) as library:
+        library.record(episode(see="You see a new lamp."))
+        with hold(path):
+            for _ in range(3):
+                library.recall(HERE)
+    assert waits[:3] == [0.1, 0.0, 0.0]
 
 
 @pytest.mark.timeout(50)

@@ -216,3 +216,12 @@ def test_a_changed_outbox_is_refused(tmp_path):
     edit(tmp_path / "outbox.db", "CREATE TRIGGER t BEFORE INSERT ON waiting BEGIN SELECT raise(IGNORE); END")
     with pytest.raises(LibraryDamaged, match="trigger 't' on 'waiting' is unknown"):
         Outbox(tmp_path)
+
+
+@pytest.mark.parametrize(("since_ns", "has_stamp"), [(10**8 - 1, False), (10**8, True)])
+def test_a_file_that_was_just_written_has_no_stamp(path, monkeypatch, since_ns, has_stamp):
+    """Another change within the same tick would get the same time."""
+    path.write_bytes(b"x")
+    now = path.stat().st_ctime_ns + since_ns
+    monkeypatch.setattr(schema_check, "time", SimpleNamespace(time_ns=lambda: now))
+    assert (schema_check._read_stamp(str(path)) is not None) is has_stamp

@@ -64,6 +64,13 @@ def test_a_sound_library_is_salvaged_whole(copy, tmp_path):
     assert save(copy, tmp_path / "out.jsonl") == (EPISODES, ITEMS, [])
 
 
+def test_an_episode_in_the_write_buffer_is_salvaged(copy, tmp_path):
+    library = ExperienceLibrary.open(copy)
+    library.record(writers.episode_of("waiting"))
+    library._file.store.close()  # as a kill does
+    assert save(copy, tmp_path / "out.jsonl") == (EPISODES + 1, ITEMS, [])
+
+
 ROW = {
     "item": ("UPDATE items SET record = '{' WHERE id = 'i3'", (0, 1)),
     "item of another shape": ("UPDATE items SET record = '[1]' WHERE id = 'i3'", (0, 1)),

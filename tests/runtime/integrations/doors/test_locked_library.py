@@ -48,13 +48,15 @@ def held(library):
 
 
 @pytest.mark.timeout(30)
-def test_a_hint_and_a_ruling_end_at_the_deadline(library, held):
+def test_a_hint_a_ruling_and_a_check_end_at_the_deadline(library, held):
     run = begin_run(library, "find the spoon")
     held.begin()
     with pytest.raises(LibraryBusy):
         run.find_hint(run.get_state())
     with pytest.raises(LibraryBusy):
         run.rule_on({"id": "1", "name": "open", "args": {}})
+    with pytest.raises(LibraryBusy):
+        run.check("open()")
 
 
 @pytest.mark.timeout(30)
