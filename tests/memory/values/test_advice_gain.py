@@ -54,7 +54,7 @@ def test_the_difference_of_two_worlds_by_hand():
     assert (gain.low or 0) < 0 < (gain.high or 0)
     assert gain.failed_calls == pytest.approx(((4 / 3 * 3 + 1 * 2) / (4 / 3 + 1), 4 / 3 * 1 / (4 / 3 + 1)))
     calls = "failed calls per episode 0.57 with advice, 2.57 without; "
-    assert gain.says.startswith(f"{calls}no clear difference: success +50 points")
+    assert gain.says.startswith(f"helps: {calls}success +50 points")
 
 
 def test_worlds_with_only_one_arm_say_nothing():
@@ -95,7 +95,20 @@ def test_failed_calls_of_runs_that_recover_are_counted(tmp_path):
             library.record(Trajectory(here.task, (tried, done) if n % 2 == 0 else (done,), True, arm="retrieved"))
         advice = library.admin.stats()["advice"]
     assert advice["failed_calls"] == (1.0, 0.0)
-    assert advice["says"].startswith("failed calls per episode 0.00 with advice, 1.00 without; no clear difference")
+    assert advice["says"].startswith(
+        "helps: failed calls per episode 0.00 with advice, 1.00 without; success +0 points"
+    )
+
+
+@pytest.mark.parametrize(("without", "with_it", "success", "word"), [
+    ([1] * 10, [0, 0, 0, 1] * 10, 1, "helps"), ([0] * 10, [1] * 40, 1, "harms"),
+    ([1, 0] * 5, [0, 0, 1] * 13, 1, "no clear difference"), ([3] * 10, [0] * 40, 0, "harms"),
+])  # fmt: skip
+def test_advice_helps_an_agent_that_recovers_if_clearly_fewer_calls_fail(without, with_it, success, word):
+    """Fewer failed calls do not outweigh lost episodes, as of an agent that gives up."""
+    rows = [(1, False, False, 1.0, calls) for calls in without]
+    gain = measure_advice([*rows, *((1, False, True, float(success), calls) for calls in with_it)])
+    assert gain.says.startswith(f"{word}: failed calls per episode "), gain.says
 
 
 def test_advice_that_harms_is_off_until_it_helps_again(tmp_path):

@@ -108,6 +108,8 @@ class AdviceGain:
     """Whether advice is switched off, because it makes outcomes worse."""
     failed_calls: tuple[float, float] | None = None
     """Mean number of failed calls of an episode, without and with advice; None until both have episodes."""
+    failed_calls_margin: float = 0.0
+    """Half of the 95 % interval of their difference."""
 
     @property
     def says(self) -> str:
@@ -115,13 +117,16 @@ class AdviceGain:
         if self.difference is None or self.low is None or self.high is None:
             counts = f"{self.shown} episodes were drawn to have advice, {self.withheld} to have none"
             return f"not measured yet: {counts}; the draw begins after 20 episodes, and gives none to one run in ten"
-        word = "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
         without, with_it = self.failed_calls or (0.0, 0.0)
+        saved, margin = without - with_it, self.failed_calls_margin
+        # agents that recover succeed either way, so what advice saves them are failed calls
+        helps, harms = self.low > 0 or (self.high >= 0 and saved > margin), self.high < 0 or saved < -margin
+        word = "helps" if helps else "harms" if harms else "no clear difference"
         calls = f"failed calls per episode {with_it:.2f} with advice, {without:.2f} without; " * bool(without + with_it)
         off = "; switched off, and shown in one of ten episodes to measure it again" if self.is_off else ""
         points, low, high = (f"{100 * value:+.0f}" for value in (self.difference, self.low, self.high))
         counts = f"{self.shown} episodes with advice, {self.withheld} drawn to have none"
-        return f"{calls}{word}: success {points} points (95 % interval {low} to {high}; {counts}){off}"
+        return f"{word}: {calls}success {points} points (95 % interval {low} to {high}; {counts}){off}"
 
 
 def measure_advice(episodes: Iterable[tuple[int, bool, bool, float, int]]) -> AdviceGain:
@@ -141,29 +146,29 @@ def measure_advice(episodes: Iterable[tuple[int, bool, bool, float, int]]) -> Ad
     if not compared:
         return AdviceGain(counts[True], counts[False], None, None, None, False)
     shares = [1 / (1 / len(without) + 1 / len(with_it)) for without, with_it in compared]
-    total = sum(shares)
     without, with_it = _average(compared, shares)
-    difference = with_it - without
-    squares = [sum(_sum_squares(arms[arm]) for arms in compared) for arm in (0, 1)]
-    free = [sum(len(arms[arm]) - 1 for arms in compared) for arm in (0, 1)]
+    difference, margin = with_it - without, _bound(compared, shares)
+    half = margin(TUNING.gain_quantile)
+    failed = [arms for arms in calls.values() if all(arms)]
+    return AdviceGain(
+        counts[True], counts[False], difference, max(-1.0, difference - half), min(1.0, difference + half),
+        min(counts) >= TUNING.min_unadvised_episodes and difference + margin(Z) < 0,
+        _average(failed, shares), _bound(failed, shares)(TUNING.gain_quantile),
+    )  # fmt: skip
+
+
+def _bound(groups: Sequence[tuple[list[float], list[float]]], shares: Sequence[float]) -> Callable[[float], float]:
+    """Return a function for the margin of a mean difference over the groups, by the quantile of a normal."""
+    squares = [sum(_sum_squares(arms[arm]) for arms in groups) for arm in (0, 1)]
+    free = [sum(len(arms[arm]) - 1 for arms in groups) for arm in (0, 1)]
     pooled = (sum(squares) + 0.5) / (sum(free) + 1)
     variance = sum(
         max(pooled, squares[arm] / max(1, free[arm])) * share**2 / len(arms[arm])
-        for share, arms in zip(shares, compared, strict=True)
+        for share, arms in zip(shares, groups, strict=True)
         for arm in (0, 1)
-    ) / total**2  # fmt: skip
-
-    def margin(z: float) -> float:
-        # an expansion of the quantile of Student's distribution
-        return (z + (z**3 + z) / 4 / max(1, min(free))) * math.sqrt(variance)
-
-    is_off = min(counts) >= TUNING.min_unadvised_episodes and difference + margin(Z) < 0
-    low, high = (
-        max(-1.0, difference - margin(TUNING.gain_quantile)),
-        min(1.0, difference + margin(TUNING.gain_quantile)),
-    )
-    failed_calls = _average([arms for arms in calls.values() if all(arms)], shares)
-    return AdviceGain(counts[True], counts[False], difference, low, high, is_off, failed_calls)
+    ) / sum(shares) ** 2  # fmt: skip
+    # an expansion of the quantile of Student's distribution
+    return lambda z: (z + (z**3 + z) / 4 / max(1, min(free))) * math.sqrt(variance)
 
 
 def _average(groups: Sequence[tuple[list[float], list[float]]], shares: Sequence[float]) -> tuple[float, float]:
