@@ -383,6 +383,15 @@ def test_a_grade_of_nulls_keeps_the_outcome(library, server):
     assert told(graded)["success"] is False
 
 
+def test_who_grades_or_asks_about_no_episode_of_its_own_gets_no_ids_of_others(library, server):
+    library.record(Trajectory("a secret task", (), True, id="private"))
+    answers = asked(server, ("grade", {"episode_id": "private", "success": False}), ("grade", {"episode_id": "x"}))
+    words = [answer.content[0].text for answer in (*answers, *asked(server, ("why", {})))]
+    assert all("you recorded no episode" in text for text in words), words
+    assert "private" not in words[1]
+    assert "yet. Call `record` first." in words[2]
+
+
 def test_feedback_is_given_at_a_pace(library, server):
     items = [library.add(Item("insight", f"Drawer {number} holds {number} spoons")).item_id for number in range(30)]
     answers = asked(server, *(("feedback", {"item_id": item, "helped": False}) for item in items))

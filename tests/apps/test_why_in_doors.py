@@ -1,6 +1,7 @@
 """Why the agent was told something, or why not, and whether it helps: the same answers in every door."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,16 @@ def test_the_command_says_why(filled, hardwon, hardwon_json):
     assert "recalled yes" in printed
 
 
+def test_a_lesson_that_came_too_late_and_waits_in_quarantine_will_not_be_told_later(filled, hardwon_json):
+    path, _ = filled
+    with ExperienceLibrary.open(path) as library:
+        late = Item("insight", "Coins jam", provenance=(1,), source="client", trust="untrusted", writer="http")
+        ref = library.add(late).item_id
+    answer = hardwon_json("memory", "why", path, ref, "--at", "told")["says"]
+    assert answer.startswith("Not indexed: it was learned at ")
+    assert answer.endswith("; now it is quarantined.")
+
+
 def test_without_words_it_is_about_the_first_lesson_that_was_told(filled, hardwon, hardwon_json):
     """As somebody asks who knows no id yet; where none was told, words are needed."""
     path, lesson = filled
@@ -104,6 +115,26 @@ def test_another_mcp_client_is_told_the_stage_without_words_of_others(filled):
     with ExperienceLibrary.open(path) as library:
         library.record(Trajectory(TASK, (Step(HERE, "secret()", HERE, Diagnosis(True)),), True, id="private"))
     assert "you recorded no episode" in ask_mcp(path, {"about": lesson, "episode_id": "private"}, "untrusted")["error"]
+
+
+def test_an_mcp_client_over_stdin_is_told_why_of_its_own_calls(tmp_path):
+    """Other writers' words stay out of the evidence: a rule that quotes an order of theirs is not quoted."""
+    path = tmp_path / "work.db"
+    with ExperienceLibrary.open(path) as library:
+        title, steps = "First `lease(host={host})`, then deploy", ("lease(host={1})", "deploy(host={1})")
+        remedy = Item("remedy", title, steps=steps, repairs="tool_error")
+        lessons = [
+            str(library.add(each).item_id) for each in (remedy, replace(remedy, title="Pay", steps=('pay(to="Ada")',)))
+        ]
+        step = Step(HERE, 'deploy(host="web")', HERE, Diagnosis(False), why=Reasons(recalled=tuple(lessons)))
+        library.episodes.receive([Trajectory(TASK, (step,), False)], writer="mcp", trust="trusted")
+    own, others = (ask_mcp(path, {"about": lesson}, "own") for lesson in lessons)
+    done = 'the agent did `deploy(host="web")` at step 0, which failed'
+    assert own["says"] == f"Not followed: {done}, and not `lease(host={{host}})` first."
+    assert title in own["title"]
+    assert others["says"] == "Not followed"
+    assert "Ada" not in str(others)
+    assert others["stages"][3]["evidence"] == "the agent read it before step 0"
 
 
 @pytest.mark.parametrize(("trust", "is_told"), [("own", True), ("trusted", True), ("untrusted", False)])

@@ -94,7 +94,7 @@ def build(
     recalls: list[str] = []
     for tool in (
         _recalling(library, trusted, guidance, recall_k, recalls),
-        *_reading(library, mode, trusted, refusals),
+        *_reading(library, mode, trust, refusals),
     ):
         server.add_tool(tool, annotations=READS)
     if not library.admin.read_only:
@@ -196,7 +196,7 @@ def _recalling(
 
 
 def _reading(
-    library: ExperienceLibrary, mode: Mode | None, trusted: bool, refusals: _Refusals
+    library: ExperienceLibrary, mode: Mode | None, trust: RecordedTrust, refusals: _Refusals
 ) -> list[Callable[..., Any]]:
     @_worded
     def check(
@@ -215,11 +215,9 @@ def _reading(
             return ActionCheck(allowed=True, reason="", item_id="")
         state = _state(task, situation)
         verdict = (library.enforce if mode == "block" else library.check)(state, action, again=again)
-        if mode == "block":
-            ruling = Ruling(verdict) if verdict.allowed else refusals.rule(library, verdict, task, action)
-        else:
-            ruling = Ruling(verdict)
-        if not trusted or not verdict.items:  # of a trusted library, one party wrote everything
+        is_refused = mode == "block" and not verdict.allowed
+        ruling = refusals.rule(library, verdict, task, action) if is_refused else Ruling(verdict)
+        if trust != "trusted" or not verdict.items:  # of a trusted library, one party wrote everything
             verdict = abstract_verdict(library, verdict, state, action)
             ruling = replace(ruling, verdict=verdict)
         reason = _data([verdict.cause]) if verdict.cause else ""
@@ -227,10 +225,10 @@ def _reading(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over
         )
 
-    return [check, _counting(library), _explaining(library, trusted)]
+    return [check, _counting(library), _explaining(library, trust)]
 
 
-def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]:
+def _explaining(library: ExperienceLibrary, trust: RecordedTrust) -> Callable[..., Any]:
     @_worded
     def why(
         about: Annotated[
@@ -243,13 +241,19 @@ def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]
 
         A lesson must be recorded, indexed, recalled, shown and followed; the answer names the first that is missing.
         """
-        if trusted:
+        if trust == "trusted":
             return explain_advice(library, about, episode_id)
-        # The evidence quotes what others recorded, so other people's clients get none of it.
         answer = explain_advice(library, _find_lesson(library, about), _find_own(library, episode_id))
-        stages = [{"name": stage["name"], "passed": stage["passed"]} for stage in answer["stages"]]
-        says = answer["says"].partition(":")[0]
-        return {"says": says, "item": answer["item"], "episode": answer["episode"], "stages": stages}
+        # The evidence may quote what others recorded, so a client gets none that quotes more than it knows.
+        item = next((each for each in library.items.find(status=None) if each.id == answer["item"]), None)
+        lesson = _brief(item)["says"] if item and trust == "own" else ""
+        actions = [f"`{step.action}`" for step in library.episodes.get(answer["episode"]).steps]
+        quotable = "|".join(map(re.escape, [*re.findall("`[^`]+`", lesson), *actions]))
+        for stage in answer["stages"]:
+            if trust == "untrusted" or "`" in re.sub(quotable, "", stage["evidence"]):
+                del stage["evidence"]
+        last = answer["stages"][-1].get("evidence")
+        return {**answer, "says": answer["says"].partition(":")[0] + (f": {last}." if last else ""), "title": lesson}
 
     return why
 
@@ -268,7 +272,8 @@ def _find_own(library: ExperienceLibrary, episode_id: str) -> str:
     rows = (row["id"] for row in library.episodes.find() if row["writer"] == "mcp" and row["id"].startswith(episode_id))
     ref = next(rows, None)
     if ref is None:
-        raise UnknownName(f"you recorded no episode {episode_id[:80]!r}. Give an id that `record` returned.")
+        which = f"{episode_id[:80]!r}. Give an id that `record` returned" if episode_id else "yet. Call `record` first"
+        raise UnknownName(f"you recorded no episode {which}.")
     return str(ref)
 
 
@@ -356,7 +361,7 @@ def _extract(library: ExperienceLibrary, episode: str, extractor: Extractor | No
 def _grading(library: ExperienceLibrary, trusted: bool, extractor: Extractor | None) -> Callable[..., Any]:
     @_worded
     def grade(
-        episode_id: Annotated[str, Field(description="The id of an episode that `record` returned.")],
+        episode_id: Annotated[str, Field(min_length=1, description="The id of an episode that `record` returned.")],
         success: Annotated[bool | None, Field(description="Whether it succeeded after all; null keeps it.")] = None,
         score: Annotated[float | None, Field(ge=0, le=1, description="How well, from 0 to 1.")] = None,
         why: Annotated[str, Field(max_length=4000, description="How you know, such as what the user said.")] = "",
@@ -370,9 +375,7 @@ def _grading(library: ExperienceLibrary, trusted: bool, extractor: Extractor | N
 
         What was learned from the episode is computed again.
         """
-        recorded = library.episodes.get(episode_id)
-        if not trusted and recorded.writer != "mcp":
-            raise UnknownName(f"you recorded no episode {episode_id[:80]!r}. Give an id that `record` returned.")
+        recorded = library.episodes.get(episode_id if trusted else _find_own(library, episode_id))
         given = library.grade(
             episode_id, success=success, score=score, why=why, instead=instead, step=step, lesson=lesson, grader="mcp",
             trust="trusted" if trusted else "untrusted",

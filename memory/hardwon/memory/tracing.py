@@ -18,7 +18,7 @@ from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.reasons import ADVICE
 from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.situations.actions import is_of
-from hardwon.memory.situations.titles import is_for_failures
+from hardwon.memory.situations.titles import is_for_failures, list_steps
 
 DEEP = 50
 """Number of hits among which the rank of a lesson is looked for."""
@@ -163,7 +163,8 @@ def _check_indexed(library: ExperienceLibrary, item: Item, episode: Trajectory) 
     if any(item.id in _list_used(step) for step in episode.steps):
         return Stage("indexed", True, f"in use since {added}; now {item.status}, score {item.score:.2f}")
     if added > at or (added == at and {step.id for step in episode.steps} & set(item.provenance)):
-        return Stage("indexed", False, f"it was learned at {added}, and the episode was recorded at {at}")
+        now = "" if item.status == "active" else f"; now it is {item.status}"
+        return Stage("indexed", False, f"it was learned at {added}, and the episode was recorded at {at}{now}")
     if item.status != "active":
         return Stage("indexed", False, f"its status is {item.status}, since {changes[-1]['at']}")
     return Stage("indexed", True, f"in use since {added}, score {item.score:.2f}")
@@ -208,9 +209,8 @@ def _check_shown(item: Item, steps: Sequence[Step]) -> Stage:
         if item.id in (*(why.recalled or ()), *(why.skills or ())):
             return Stage("shown", True, f"the agent read it before step {step.t}")
     if item.kind == "guardrail":
-        return Stage(
-            "shown", False, f"the agent did not try `{item.forbids}`, or the guardrail did not hold at that time"
-        )
+        call = list_steps([item.forbids or ""])
+        return Stage("shown", False, f"the agent did not try {call}, or the guardrail did not hold at that time")
     return _explain_not_shown(steps, item.id)
 
 
@@ -242,13 +242,12 @@ def _check_followed(item: Item, steps: Sequence[Step]) -> Stage:
             return Stage("followed", False, f"the agent did {done}")
         if any(is_of(pattern, step.action) for pattern in advised):
             is_begun = any(is_of(advised[0], earlier.action) for earlier in steps[: at + 1])
-            return Stage(
-                "followed", is_begun, f"the agent did {done}{'' if is_begun else f', and not `{advised[0]}` first'}"
-            )
+            skipped = "" if is_begun else f", and not {list_steps(advised[:1])} first"
+            return Stage("followed", is_begun, f"the agent did {done}{skipped}")
     if advised:
-        return Stage("followed", False, f"the agent did not do `{advised[0]}`")
+        return Stage("followed", False, f"the agent did not do {list_steps(advised[:1])}")
     if item.forbids:
-        return Stage("followed", True, f"the agent did not do `{item.forbids}`")
+        return Stage("followed", True, f"the agent did not do {list_steps([item.forbids])}")
     return Stage("followed", None, f"its words name no action; the agent did `{steps[start].action}`")
 
 

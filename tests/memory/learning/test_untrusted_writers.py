@@ -61,7 +61,7 @@ def test_no_number_of_untrusted_writers_makes_an_item_active(library, writers, f
 @pytest.mark.parametrize(
     ("writers", "words"),
     [
-        (["token:a"], "Only token:a reports it."),
+        (["token:a"], "episodes. Only token:a reports it."),
         (["token:a", "token:b"], "2 untrusted writers report it"),
     ],
 )

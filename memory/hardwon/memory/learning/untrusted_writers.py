@@ -19,7 +19,7 @@ from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.evidence import call_key
-from hardwon.memory.situations.titles import WITH_FAILED_VALUES
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES, end_sentence
 from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import witness_of
@@ -114,7 +114,7 @@ class UntrustedWriters:
         supporters = self._supporters.setdefault(item.id, set())
         supporters.add(name)
         who = f"Only {name} reports it." if len(supporters) == 1 else f"{len(supporters)} untrusted writers report it."
-        return replace(item, trust="untrusted", body=f"{item.body} {who}".strip())
+        return replace(item, trust="untrusted", body=f"{item.body and end_sentence(item.body)} {who}".strip())
 
 
 def find_unsupported(store: Store, namespace: int, items: Iterable[Item]) -> Iterator[Item]:
