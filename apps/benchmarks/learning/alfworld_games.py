@@ -3,12 +3,14 @@
 import json
 import random
 import tarfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from hardwon.apps.shared.common import tell
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.runtime import Agent, Decision
@@ -129,26 +131,34 @@ class Walkthrough:
         return self.decide(context)
 
 
-def learn_walkthroughs(library: ExperienceLibrary, folds: Mapping[str, Sequence[str]], max_steps: int) -> None:
-    """Record the solutions of all games to learn from, those that are recorded already excepted."""
-    policy = Walkthrough()
-    agent = Agent(policy, library, AlfWorld(folds=folds), guardrails=False, max_steps=max_steps)
+def _learn(
+    agent: Agent, library: ExperienceLibrary, fold: str, games: int, prepare: Callable[[int], None] | None = None
+) -> None:
+    """Play the games that are not recorded yet; say after every tenth how long the rest takes."""
+    first, began = library.admin.stats()["episodes"], time.monotonic()
     try:
-        for number in range(library.admin.stats()["episodes"], len(folds["learn"])):
-            policy.read(folds["learn"][number])
-            agent.run("learn", number)
+        for number in range(first, games):
+            if prepare:
+                prepare(number)
+            agent.run(fold, number)
+            if (number + 1) % max(1, games // 10) == 0:
+                minutes = (time.monotonic() - began) / (number + 1 - first) * (games - number - 1) / 60
+                tell(f"learned from {number + 1} of {games} games; about {minutes:.0f} min left")
     finally:
         agent.close()
+
+
+def learn_walkthroughs(library: ExperienceLibrary, folds: Mapping[str, Sequence[str]], max_steps: int) -> None:
+    """Record the solutions of all games to learn from, those that are recorded already excepted."""
+    policy, files = Walkthrough(), folds["learn"]
+    agent = Agent(policy, library, AlfWorld(folds=folds), guardrails=False, max_steps=max_steps)
+    _learn(agent, library, "learn", len(files), lambda number: policy.read(files[number]))
 
 
 def learn_alone(library: ExperienceLibrary, folds: Mapping[str, Sequence[str]], max_steps: int, seed: int) -> None:
     """Let the agent play all games to learn from once, without any solution."""
     agent = Agent("episodic", library, AlfWorld(folds=folds), planner="demonstrations", max_steps=max_steps, seed=seed)
-    try:
-        for number in range(library.admin.stats()["episodes"], len(folds["learn"])):
-            agent.run("learn", number)
-    finally:
-        agent.close()
+    _learn(agent, library, "learn", len(folds["learn"]))
 
 
 def shuffle_library(source: ExperienceLibrary, target: ExperienceLibrary, seed: int) -> None:
@@ -173,9 +183,4 @@ def learn_other_game(library: ExperienceLibrary, episodes: int, seed: int) -> No
     """Let an agent learn another game about a house, in which things are taken and put away."""
     from hardwon.runtime import TextWorldExpress
 
-    agent = Agent("episodic", library, TextWorldExpress("twc"), seed=seed)
-    try:
-        for number in range(library.admin.stats()["episodes"], episodes):
-            agent.run("train", number)
-    finally:
-        agent.close()
+    _learn(Agent("episodic", library, TextWorldExpress("twc"), seed=seed), library, "train", episodes)

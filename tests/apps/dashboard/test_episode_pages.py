@@ -8,7 +8,7 @@ from hardwon.memory import ExperienceLibrary, Reasons
 
 pytest.importorskip("nicegui")
 
-from hardwon.apps.dashboard.episode_pages import _render_head
+from hardwon.apps.dashboard.episode_pages import _read_episodes, _render_head, _render_list
 from hardwon.apps.shared.explain import explain_episode
 
 
@@ -37,5 +37,7 @@ def test_an_episode_without_advice_says_so(path, episode):
             str(_render_head(explain_episode(library, library.record(each))))
             for each in (replace(played, id="told"), replace(played, id="not-told", steps=steps, seed=7))
         ]
+        listed = str(_render_list(_read_episodes(library), lambda path, **query: path))
     assert "<dd>with memory</dd>" in heads[0]
     assert "<dd>seed 7 · without advice, drawn at random</dd>" in heads[1]
+    assert (listed.count(">with memory<"), listed.count(">without advice, drawn at random<")) == (1, 1)

@@ -221,6 +221,14 @@ def test_problem_names_the_value_and_the_next_step(client, body, words):
     assert all(word in answer.json()["detail"] for word in words), answer.json()["detail"]
 
 
+def test_what_a_missing_part_of_a_body_has_is_named(client):
+    answers = client.post("/v1/items/st-1/retire"), client.post("/v1/episodes", json={"episodes": [{"steps": [{}]}]})
+    assert answers[0].json()["detail"] == "body: it is required. Send it, an object with: why."
+    details = answers[1].json()["detail"].split(" body.")
+    assert "body.episodes.0.task: it is required. Send it." in details
+    assert "episodes.0.steps.0.pre: it is required. Send it, an object with: observation, " in " ".join(details)
+
+
 def test_a_field_of_a_list_is_named_with_the_closest_one(client):
     step = {"pre": {"observation": "a"}, "acton": "look", "post": {"observation": "a"}}
     answer = client.post("/v1/episodes", json={"episodes": [{"task": "t", "steps": [step], "success": True}]})

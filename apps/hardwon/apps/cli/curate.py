@@ -109,7 +109,7 @@ def _print_result(as_json: bool, value: Mapping[str, Any], words: str) -> None:
 def retire(
     path: Library, item_id: ItemId, why: WhyOption, namespace: Namespace = "default", as_json: AsJson = False
 ) -> None:
-    """Stop using an item. The history keeps the item and the reason, and `undo` restores it."""
+    """Prune an item: stop using it. The history keeps the item and the reason, and `undo` restores it."""
     with opened(path, namespace, write=True) as library:
         item = library.items.get(item_id)
         library.items.retire(item.id, why)
@@ -119,7 +119,7 @@ def retire(
 @app.command()
 def forget(
     path: Library,
-    episode: Annotated[str | None, _field_option("Forget the episode with this id.")] = None,
+    episode: Annotated[str | None, _field_option("Forget the episode with this id or prefix.")] = None,
     writer: Annotated[str | None, _field_option("Forget everything that this writer recorded or wrote.")] = None,
     text: Annotated[
         str | None,
@@ -145,6 +145,9 @@ def forget(
         raise typer.BadParameter("give one of --episode, --writer, --text, or --namespace alone.")
     what: dict[str, Any] = dict(chosen) or {"namespace": namespace}
     with opened(path, namespace or "default", write=True) as library:
+        if episode:
+            matches = [row["id"] for row in library.episodes.find() if row["id"].startswith(episode)]
+            what["episode"] = matches[0] if len(matches) == 1 else episode
         # Count first, so that the question below states what the deletion would remove.
         counted = library.admin.forget(**what, dry_run=True)
         if not as_json:
@@ -210,7 +213,7 @@ def unpin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_j
 
 @app.command()
 def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Revert an item's most recent change that was not reverted before. The item keeps the score it earned."""
+    """Reset an item to what it was before its newest change, the next time before that. It keeps its earned score."""
     from hardwon.apps.render.views import describe_changes
 
     with opened(path, namespace, write=True) as library:

@@ -20,7 +20,9 @@ from hardwon.apps.render.views import (
 from hardwon.apps.shared import explain, lists
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.reasons import ADVICE
 from hardwon.memory.situations.titles import fill_holes
+from hardwon.memory.upkeep.queries import usages
 from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from . import figures
@@ -46,9 +48,6 @@ def add(api: FastAPI) -> None:
     ) -> None:
         query = {"text": text, "ended": ended, "played": played}
 
-        def read(library: ExperienceLibrary) -> list[dict[str, Any]]:
-            return lists.sort_episodes(library.episodes.find())
-
         def render(everything: Sequence[Mapping[str, Any]]) -> None:
             rows = [row for row in everything if _is_wanted(row, query)]
             if everything:
@@ -57,7 +56,7 @@ def add(api: FastAPI) -> None:
             pages = pager(room.link, "/episodes", len(rows), PAGE, offset, query)
             html(section(count(len(rows), "episode"), listed, pages))
 
-        await show(room, "Episodes", "/episodes", read, render)
+        await show(room, "Episodes", "/episodes", _read_episodes, render)
 
     @page(api, "/episodes/{episode_id}")
     async def episode(
@@ -88,6 +87,13 @@ def add(api: FastAPI) -> None:
         explanation = (await room.read(explain.explain, explain.ATTEMPT + number))["attempt"]
         with framed(room, fill_holes(explanation["pattern"]), "/episodes"):
             html(_render_attempt(explanation, room.link))
+
+
+def _read_episodes(library: ExperienceLibrary) -> list[Mapping[str, Any]]:
+    """Return all episodes; those that were drawn to have no advice have an arm of their own."""
+    drawn = {use["trajectory_id"] for use in library.admin.query(usages, ADVICE) if use["mode"] == "withheld"}
+    rows = lists.sort_episodes(library.episodes.find())
+    return [{**row, "arm": "withheld"} if row["id"] in drawn else row for row in rows]
 
 
 def _is_wanted(row: Mapping[str, Any], query: Mapping[str, str]) -> bool:
@@ -144,13 +150,12 @@ def _name_seed(row: Mapping[str, Any]) -> str:
 
 
 def _render_head(explanation: Mapping[str, Any]) -> Html:
-    group = figures.name_group(explanation["arm"])
     is_withheld = any(step["why"]["policy"].get("advice") == "withheld" for step in explanation["steps"])
     facts = {
         "episode": explanation["id"],
         **({"task": explanation["task"]} if len(explanation["task"]) > 90 else {}),
         "ended": f"{describe_end(explanation)}, score {explanation['score']:.2f}",
-        "played": f"{_name_seed(explanation)}{'without advice, drawn at random' if is_withheld else group}",
+        "played": _name_seed(explanation) + figures.name_group("withheld" if is_withheld else explanation["arm"]),
         "recorded": f"{explanation['recorded_at'][:19].replace('T', ' ')} UTC",
         **{
             name: str(explanation["meta"][name])

@@ -27,6 +27,7 @@ _GROUPS = {
     **{name: words.replace("library", "memory") for name, words in NAMES.items()},
     "control": "without memory",
     "retrieved": "with memory",
+    "withheld": "without advice, drawn at random",
     "random": "random actions",
     "empty": "with an empty memory",
 }

@@ -17,7 +17,8 @@ def sentence(error: Mapping[str, Any], schema: Mapping[str, Any] = MappingProxyT
     place = ".".join(str(part)[:SHOWN] for part in error["loc"]) or "the request"
     words = str(error["msg"]).rstrip(".")
     if error["type"] in ("missing", "missing_argument"):
-        return f"{place}: it is required. Send it."
+        parts = ", ".join(list_fields(schema, error["loc"][1:]))
+        return f"{place}: it is required. Send it{parts and f', an object with: {parts}'}."
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         accepted = list_fields(schema, error["loc"][1:-1])  # the first part is `body`
         return f"{place}: there is no such field. {_suggest(str(error['loc'][-1]), accepted) or 'Leave it out.'}"

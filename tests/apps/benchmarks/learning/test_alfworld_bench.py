@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,19 @@ def test_a_shuffled_library_has_the_same_steps_under_other_tasks():
         assert before.keys() == after.keys()
         assert set(before.values()) == set(after.values())
         assert all(before[seed] != after[seed] for seed in before)
+
+
+def test_a_library_that_is_learned_says_how_many_games_are_left(capsys):
+    """Every tenth of them; what an interrupted run recorded is not played again."""
+    here, played = State("A kitchen.", task="look"), []
+    with ExperienceLibrary.open(":memory:") as library:
+        library.record(Trajectory("look", (Step(here, "look", here, Diagnosis(True)),), True))
+        agent: Any = SimpleNamespace(run=lambda *game: played.append(game), close=list)
+        games._learn(agent, library, "learn", 30)
+    assert played == [("learn", n) for n in range(1, 30)]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" games")[0] for line in lines] == [f"learned from {n} of 30" for n in range(3, 31, 3)]
+    assert lines[-1].endswith("about 0 min left")
 
 
 def test_figures_are_by_arm_seed_and_kind():

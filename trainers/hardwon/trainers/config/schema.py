@@ -302,7 +302,7 @@ class TrainConfig:
     """Settings of a training run; `loading` checks them."""
 
     environment: EnvironmentConfig
-    """The environment."""
+    """The environment, such as {name: textworld, game: coin}."""
     program: ProgramConfig = field(default_factory=ProgramConfig)
     """The program that plays the episodes of environment.name: program."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
