@@ -52,10 +52,21 @@ def test_detours_do_not_hide_what_a_task_names():
     index = DemonstrationIndex()
     for number in range(4):
         index.add(f"e{number}", TASK, make_steps(*PATH[:2], *PATH), outcome=1.0)
-    assert index.is_named("move {1} to {2}", 1)
-    assert not index.is_named("take {1} from {2}", 1)
+    assert index.is_named("move {1} to {2}", 1, TASK)
+    assert not index.is_named("take {1} from {2}", 1, TASK)
     (demonstration, *_) = index.list_demonstrations(TASK)
     assert demonstration.actions == ("take watch from table", "move watch to shelf")
+
+
+def test_what_a_success_did_by_chance_does_not_hide_what_its_task_names():
+    """Nor does what tasks with other words named."""
+    index = DemonstrationIndex()
+    chance = [(f"take {thing} from table", "table", FREE) for thing in ("vase", "pen", "box")]
+    index.add("e0", TASK, make_steps(*chance, *PATH[:1], *PATH[3:]), outcome=1.0)
+    for number in range(1, 4):
+        index.add(f"e{number}", "look under the lamp", make_steps(*chance), outcome=1.0)
+    assert index.is_named("take {1} from {2}", 0, TASK)
+    assert not index.is_named("take {1} from {2}", 0, "look under the lamp")
 
 
 def test_an_action_reveals_if_it_opens_a_place_for_other_things():
@@ -73,3 +84,14 @@ def test_an_action_reveals_if_it_opens_a_place_for_other_things():
     index.add("e", "put soap in drawer", steps, outcome=1.0)
     assert index.reveals("open {1}") == 1.0
     assert index.reveals("close {1}") == index.reveals("look at {1}") == 0.0
+
+
+def test_the_words_of_tasks_that_no_success_had_are_unsolved():
+    """Names of things are not, nor are words that no task had, which are taken for names."""
+    index = DemonstrationIndex()
+    index.add("e1", "put a watch in shelf", make_steps(*PATH), outcome=1.0)
+    index.add("e2", "put a shiny watch in shelf", make_steps(*PATH), outcome=0.0)
+    assert index.list_unsolved("put a shiny watch in shelf") == {"shiny"}
+    assert index.list_unsolved("put a watch in shelf") == index.list_unsolved("put a torch in shelf") == frozenset()
+    index.add("e3", "put a shiny shelf in watch", make_steps(*PATH), outcome=1.0)
+    assert index.list_unsolved("put a shiny watch in shelf") == frozenset()

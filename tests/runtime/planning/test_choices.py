@@ -154,7 +154,7 @@ def bind(demonstrated, task, *actions):
     words: Any = SimpleNamespace(
         list_names=lambda text: [word.lower() for word in text.split() if word.istitle()],
         list_frame=lambda text: frozenset(word for word in text.split() if not word.istitle()),
-        is_named=lambda form, number: True,
+        is_named=lambda form, number, task: True,
         is_fixed=lambda form, number: False,
     )
     binding = bind_demonstration(Demonstration("1", demonstrated, actions, len(actions)), task, words)
@@ -165,6 +165,14 @@ def test_what_a_demonstration_did_to_unnamed_things_is_left_out():
     """Wherever it stands among the steps."""
     actions = ("ring bell 1", "grab lamp 1", "ring bell 1", "lay lamp 1 in box 2")
     assert bind("bring a Lamp to Box", "bring a Cup to Shelf", *actions) == ["grab cup", "lay cup in shelf"]
+
+
+@pytest.mark.parametrize(
+    ("aside", "is_bound"), [("lay vase 1 in box 2", True), ("grab vase 1", True), ("hang vase 1 over box 2", False)]
+)
+def test_what_a_demonstration_did_to_other_things_was_by_chance_if_it_did_the_same_to_the_named_one(aside, is_bound):
+    steps = bind("bring a Lamp to Box", "bring a Cup to Shelf", aside, "grab lamp 1", "lay lamp 1 in box 2")
+    assert steps == (["grab cup", "lay cup in shelf"] if is_bound else None)
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,17 @@ BRING = ("bring Cup to Shelf", ("grab cup 1 from desk 1", "lay cup 1 in shelf 1"
 WASH = ("bring Cup to Shelf", ("wash cup 1", "lay cup 1 in shelf 1"))
 
 
-def know(*demonstrations, needed=()) -> Any:
+def know(*demonstrations, needed=(), unsolved=()) -> Any:
     """an index of these demonstrations, named 1, 2 and so on; names of things are words with a capital."""
     known = [Demonstration(str(n), task, actions, 9) for n, (task, actions) in enumerate(demonstrations, 1)]
     return SimpleNamespace(
         size=len(known),
         list_demonstrations=lambda task: known,
         list_needed=lambda task: frozenset(needed),
+        list_unsolved=lambda task: frozenset(unsolved),
         list_names=lambda text: [word.lower() for word in text.split() if word.istitle()],
         list_frame=lambda text: frozenset(word for word in text.split() if not word.istitle()),
-        is_named=lambda form, number: True,
+        is_named=lambda form, number, task: True,
         is_fixed=lambda form, number: False,
         is_way=lambda form: form.startswith("walk"),
         reveals=lambda form: 0.0,
@@ -33,8 +34,9 @@ def know(*demonstrations, needed=()) -> Any:
     )
 
 
-def now(*actions, place="desk 1", history=()):
-    return Context(State(f"You are at {place}.", location=place, task=TASK), actions, history=tuple(history))
+def now(*actions, place="desk 1", history=(), learning=False):
+    state = State(f"You are at {place}.", location=place, task=TASK)
+    return Context(state, actions, history=tuple(history), learning=learning)
 
 
 def be(place, action, then, why=Reasons()):  # noqa: B008
@@ -131,3 +133,41 @@ def test_a_place_that_was_visited_before_the_last_step_was_done_is_visited_again
     for history, grabbed, way in ((before, "grab lamp 1 from box 2", ways[0]), (after, LAMPS[0], ways[1])):
         plan = follow(now(*ways, history=history), know(BRING), did(1, grabbed, 1))
         assert plan.open[0].action == way
+
+
+OTHERWISE = ("rub lamp 1", "scrub lamp 1", "polish lamp 1")
+
+
+def detour(*past_actions, unsolved=("shiny",), actions=(*OTHERWISE, "rub cup 3", "lay lamp 1 in box 3"), known=BRING):
+    """The next action once the lamp is in hand, and these were done with it."""
+    history = [be("desk 1", action, "desk 1") for action in (LAMPS[0], *past_actions)]
+    done = did(1, LAMPS[0], 1), *(did(n, action, 0) for n, action in enumerate(past_actions, 2))
+    context = now(*actions, history=history, learning=True)
+    return follow(context, know(known, unsolved=unsolved), *done).open[0].action
+
+
+def test_before_the_last_step_of_a_new_kind_of_task_each_form_of_action_is_tried_once():
+    """With the thing of the demonstration, and no other."""
+    first = detour()
+    second = detour(first)
+    third = detour(first, second)
+    assert {first, second, third} == {*OTHERWISE}
+    assert detour(first, second, third) == "lay lamp 1 in box 3"
+
+
+def test_what_the_task_says_is_done_first_and_ends_the_detour():
+    assert detour(unsolved=("scrub",)) == "scrub lamp 1"
+    assert detour("scrub lamp 1", unsolved=("scrub",)) == "lay lamp 1 in box 3"
+    assert detour(unsolved=()) == "lay lamp 1 in box 3", "such tasks were solved"
+
+
+def test_the_steps_before_the_last_one_are_done_first():
+    longer = (BRING[0], (BRING[1][0], "dust cup 1", BRING[1][1]))
+    assert detour(actions=(*OTHERWISE, "dust lamp 1"), known=longer) == "dust lamp 1"
+
+
+def test_a_place_of_each_kind_is_visited_before_the_last_step():
+    ways = ("walk to desk 2", "walk to box 3", "walk to basin 1")
+    assert detour(actions=(*ways[:2],)) == "walk to box 3"
+    assert detour(actions=(ways[0], ways[2])) == "walk to basin 1"
+    assert detour(actions=(ways[0], "lay lamp 1 in box 3")) == "lay lamp 1 in box 3", "a desk was visited"

@@ -145,6 +145,49 @@ def test_a_step_tells_its_chain_and_its_demonstration(library):
     assert why["demonstration"] in sources
 
 
+PAN = "bring clean pan to shelf"
+
+
+def clean_pan(*known, learn=True, seed=0):
+    """What an agent does that knows some demonstrations, and a failure, which tells words from names."""
+    house = House({"pan 1": "table 1", "pot 2": "table 1"})
+    with ExperienceLibrary.open(":memory:") as library:
+        for task, other, actions in known:
+            assert Agent(Script(*actions), library, other, guardrails=False).run(task).success
+        failed = Agent(Script("walk to table 1", "walk to shelf 1"), library, house, max_steps=2).run(PAN)
+        assert not failed.success
+        agent = Agent("episodic", library, house, planner="demonstrations", learn=learn, seed=seed, max_steps=20)
+        return acted(agent.run(PAN).trajectory)
+
+
+@pytest.fixture
+def always_followed(monkeypatch):
+    """No episode goes without demonstrations to measure them."""
+    monkeypatch.setattr("hardwon.runtime.loop.holdout.TUNING", replace(LOOP, withhold=0.0))
+
+
+@pytest.mark.usefixtures("always_followed")
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_new_kind_of_task_needs_is_looked_for_before_the_last_step(seed):
+    """The thing is taken to places of each kind, before it is laid where it belongs."""
+    actions = clean_pan(BRING, seed=seed)
+    assert actions[:2] == ["walk to table 1", "grab pan 1 from table 1"]
+    assert "wash pan 1 with basin 1" in actions
+    assert actions[-1].startswith("lay pan 1 in shelf")
+    assert len(actions) <= 8  # with a place of each other kind
+
+
+@pytest.mark.usefixtures("always_followed")
+def test_a_frozen_agent_and_one_that_knows_the_kind_of_task_make_no_detour():
+    assert clean_pan(BRING, learn=False)[:4] == [
+        "walk to table 1", "grab pan 1 from table 1", "walk to shelf 1", "lay pan 1 in shelf 1"
+    ]  # fmt: skip
+    assert clean_pan(BRING, CLEAN) == [
+        "walk to table 1", "grab pan 1 from table 1", "walk to basin 1", "wash pan 1 with basin 1", "walk to shelf 1",
+        "lay pan 1 in shelf 1",
+    ]  # fmt: skip
+
+
 def test_what_is_closed_is_opened_in_the_search(library):
     trajectory = play(library, House({"vase 3": "chest 1"}, ["chest 1"]), "bring a vase to shelf")
     assert trajectory.success

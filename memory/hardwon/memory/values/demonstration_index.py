@@ -68,10 +68,12 @@ class DemonstrationIndex:
         self.things: set[str] = set()
         """Heads of the arguments of all actions."""
         self._task_words: set[str] = set()
+        self._solved_words: set[str] = set()
+        """Words of the tasks of successes."""
         self._heads: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         """By form and number of an argument: its heads in successes."""
-        self._named: defaultdict[tuple[str, int], Counter[bool]] = defaultdict(Counter)
-        """By form and number of an argument: how often the task named it in successes."""
+        self._named: tuple[frozenset[str], frozenset[tuple[str, int]]] | None = None
+        """A frame, and the arguments that most successes of tasks worded like it name."""
         self._counts: Counter[str] = Counter()
         self._arrived: Counter[str] = Counter()
         """Steps by form that led to the location that their last argument names."""
@@ -146,18 +148,13 @@ class DemonstrationIndex:
             self._sightings[kind] += 1
             self._total[thing] += 1
         if episode.outcome >= 0.5 and episode.kept:
-            self._count_arguments(episode.task, episode.kept)
+            self._solved_words.update(words(episode.task))
+            self._named = None
+            for action, _ in episode.kept:
+                for argument, head in _list_arguments(action):
+                    self._heads[argument].add(head)
             self._episodes.append((episode.id, episode.task, episode.kept))
             self._lengths[episode.id] = episode.length
-
-    def _count_arguments(self, task: str, kept: Iterable[tuple[str, str]]) -> None:
-        """Count the kinds of things that the actions of a success were about, and those that its task named."""
-        named = frozenset(words(task))
-        for action, _ in kept:
-            parsed = parse_action(action)
-            for number, head in enumerate(parsed.heads):
-                self._heads[parsed.template, number].add(head)
-                self._named[parsed.template, number][head in named] += 1
 
     def is_way(self, form: str) -> bool:
         """Return whether most steps of this form led to the location that they name.
@@ -174,10 +171,22 @@ class DemonstrationIndex:
         """Return whether an argument was of one kind in all successes."""
         return len(self._heads[form, number]) == 1
 
-    def is_named(self, form: str, number: int) -> bool:
-        """Return whether the tasks of most successes named this argument; otherwise a name there is a coincidence."""
-        counts = self._named[form, number]
-        return counts[True] >= counts[False]
+    def is_named(self, form: str, number: int, task: str) -> bool:
+        """Return whether most successes of tasks worded like this one named this argument, if only once.
+
+        Otherwise, a name there is a coincidence.
+        """
+        frame = self.list_frame(task)
+        if self._named is None or self._named[0] != frame:
+            counts = defaultdict[tuple[str, int], list[bool]](list)
+            for _, other, kept in self._list_alike(frame):
+                heads = defaultdict[tuple[str, int], set[str]](set)
+                for argument, head in (pair for action, _ in kept for pair in _list_arguments(action)):
+                    heads[argument].add(head)
+                for argument, kinds in heads.items():
+                    counts[argument].append(not kinds.isdisjoint(words(other)))
+            self._named = frame, frozenset(key for key, named in counts.items() if 2 * sum(named) >= len(named))
+        return (form, number) in self._named[1]
 
     def likelihood(self, thing: str, kind: str) -> float:
         """Return the share of the sightings of a kind of thing that were at a kind of location."""
@@ -198,6 +207,10 @@ class DemonstrationIndex:
     def list_frame(self, task: str) -> frozenset[str]:
         """Return the words of a task that do not name things."""
         return frozenset(words(task)) - frozenset(self.list_names(task)) - FUNCTION_WORDS
+
+    def list_unsolved(self, task: str) -> frozenset[str]:
+        """Return the words of a task that neither name things nor are of the task of any success."""
+        return self.list_frame(task) - self._solved_words
 
     def list_demonstrations(self, task: str) -> list[Demonstration]:
         """Return the demonstrations, those whose task is worded most alike first.
@@ -221,12 +234,19 @@ class DemonstrationIndex:
 
         A plan that lacks one of them cannot be complete, for example because it acts on things that no task names.
         """
-        frame, uses, total = self.list_frame(task), Counter[str](), 0
-        for _, other, kept in self._episodes:
-            if _compare_frames(frame, self.list_frame(other)) >= TUNING.min_common_words:
-                uses.update({parse_action(action).template for action, _ in kept if not self._is_preparation(action)})
-                total += 1
-        return frozenset(form for form, count in uses.items() if count >= TUNING.needed_share * total)
+        alike = self._list_alike(self.list_frame(task))
+        uses = Counter[str]()
+        for _, _, kept in alike:
+            uses.update({parse_action(action).template for action, _ in kept if not self._is_preparation(action)})
+        return frozenset(form for form, count in uses.items() if count >= TUNING.needed_share * len(alike))
+
+    def _list_alike(self, frame: frozenset[str]) -> list[tuple[str, str, tuple[tuple[str, str], ...]]]:
+        """Return the successes of tasks that are worded alike."""
+        return [
+            episode
+            for episode in self._episodes
+            if _compare_frames(frame, self.list_frame(episode[1])) >= TUNING.min_common_words
+        ]
 
     def are_worse(self, task: str) -> bool:
         """Return whether tasks worded like this one succeeded clearly more often without demonstrations."""
@@ -337,6 +357,12 @@ def _opens(parsed: ParsedAction, step: Step, following: Iterable[str]) -> bool:
     if not _is_local(parsed, step.pre.location):
         return False
     return not _list_things({*following} - {*step.admissible}) <= {*parsed.slots}
+
+
+def _list_arguments(action: str) -> list[tuple[tuple[str, int], str]]:
+    """Return the (form, number) and the head of each argument of an action."""
+    parsed = parse_action(action)
+    return [((parsed.template, number), head) for number, head in enumerate(parsed.heads)]
 
 
 def _list_things(actions: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .composition import Binding, BindingProgress, bind_demonstration, choose_action, fits_step
+from .composition import Binding, BindingProgress, bind_demonstration, choose_action, choose_detour, fits_step
 from .plans import SkillPlanner
 from .progress import took_effect
 from .tuning import TUNING
@@ -156,7 +156,9 @@ def _advance(plan: Plan, binding: Binding, context: Context, index: Demonstratio
         # the policy did it with another thing, or at another place, than was planned
         done = PlannedStep(plan.following, last.action, done=True, source=binding.source, part=at + 1)
         return _advance(replace(plan, steps=(*plan.done, done)), binding, context, index)
-    action = choose_action(binding, at, progress, context, index)
+    is_last = at == len(binding.steps) - 1
+    detour = choose_detour(binding, progress, context, index) if is_last and context.learning else ""
+    action = detour or choose_action(binding, at, progress, context, index)
     if not action and progress.used:  # there is no other thing of this kind
         progress = replace(progress, used=frozenset())
         action = choose_action(binding, at, progress, context, index)

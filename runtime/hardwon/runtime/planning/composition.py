@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from hardwon.memory import State, Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action
-from hardwon.memory.situations.phrases import head_noun
+from hardwon.memory.situations.phrases import head_noun, words
 from hardwon.memory.validation import read_whole
 from hardwon.memory.values.demonstration_index import Demonstration, DemonstrationIndex
 from hardwon.memory.values.tuning import TUNING as VALUES
@@ -90,22 +90,27 @@ def bind_demonstration(demonstration: Demonstration, task: str, index: Demonstra
     if len(frames[0] & frames[1]) < VALUES.min_common_words * len(frames[0] | frames[1]):
         return None
     names = dict(zip(names_before, wanted, strict=True))
-    steps = []
+    steps, aside = [], set()
     for action in demonstration.actions:
         parsed = parse_action(action)
-        arguments = tuple(_bind_argument(parsed, number, names, index) for number in range(len(parsed.slots)))
+        arguments = tuple(_bind_argument(parsed, number, names, index, task) for number in range(len(parsed.slots)))
         if not any(head in names for head in parsed.heads):
             continue
         if arguments[0].is_free:
-            return None
-        steps.append(BoundStep(parsed.template, arguments))
-    return Binding(demonstration.id, tuple(steps)) if steps else None
+            aside.add(parsed.template)
+        else:
+            steps.append(BoundStep(parsed.template, arguments))
+    # What it did with other things was by chance if it did the same with the named ones.
+    is_explained = aside <= {step.form for step in steps}
+    return Binding(demonstration.id, tuple(steps)) if steps and is_explained else None
 
 
-def _bind_argument(parsed: ParsedAction, number: int, names: Mapping[str, str], index: DemonstrationIndex) -> Argument:
+def _bind_argument(
+    parsed: ParsedAction, number: int, names: Mapping[str, str], index: DemonstrationIndex, task: str
+) -> Argument:
     """Return an argument with the kind of thing that it stands for."""
     slot, head = parsed.slots[number], parsed.heads[number]
-    if head in names and index.is_named(parsed.template, number):
+    if head in names and index.is_named(parsed.template, number, task):
         return Argument(slot, names[head])
     return Argument(slot, head if index.is_fixed(parsed.template, number) else "")
 
@@ -134,6 +139,30 @@ def choose_action(
         return max(fitting, key=lambda action: (_estimate(context, action), action))
     search = _Search(step, things, progress, context, index, possible)
     return next(search.list_actions(), "")
+
+
+def choose_detour(binding: Binding, progress: BindingProgress, context: Context, index: DemonstrationIndex) -> str:
+    """Return an action that the last step may need in a kind of task that no success solved, or "".
+
+    It is something else to do with the things of the demonstration, what the task says first, and each form of action
+    once. Where nothing is left to do, it leads to a kind of place at which the episode has not been with them.
+    """
+    unsolved, things = index.list_unsolved(context.state.task), _find_things(binding, progress)
+    past_actions = [step.action for step in context.history[progress.since :]]
+    if not unsolved or not things or any(unsolved.intersection(words(action)) for action in past_actions):
+        return ""
+    possible = [action for action in context.actions if _is_open(action, context)]
+    forms = {*(step.form for step in binding.steps), *(parse_action(action).template for action in past_actions)}
+    untried = [
+        action
+        for action in possible
+        if parse_action(action).template not in forms
+        and not set(things.values()).isdisjoint(parse_action(action).slots)
+    ]
+    if untried:
+        return max(untried, key=lambda action: (len(unsolved.intersection(words(action))), context.rng.random()))
+    ways = _Search(binding.steps[-1], things, progress, context, index, possible).list_new_ways()
+    return context.rng.choice(ways) if ways else ""
 
 
 def fits_step(binding: Binding, at: int, action: str, progress: BindingProgress) -> bool:
@@ -297,6 +326,11 @@ class _Search:
         }
         unseen = [name for name in moves if name not in visited]
         yield from (moves[name] for name in sorted(unseen, key=lambda name: (-likelihood[name], _number_of(name))))
+
+    def list_new_ways(self) -> list[str]:
+        """Return the ways to kinds of places that were not visited since the last step of the demonstration."""
+        visited = set(map(head_noun, self._list_visited(self.progress.since - 1)))
+        return [way for name, way in self._list_moves().items() if head_noun(name) not in visited]
 
     def _list_visited(self, since: int) -> set[str]:
         """Return the places where the episode has been since one of its steps."""
