@@ -67,6 +67,10 @@ def test_what_a_success_did_by_chance_does_not_hide_what_its_task_names():
         index.add(f"e{number}", "look under the lamp", make_steps(*chance), outcome=1.0)
     assert index.is_named("take {1} from {2}", 0, TASK)
     assert not index.is_named("take {1} from {2}", 0, "look under the lamp")
+    index.add("e9", "look under the lamp with a pen", make_steps(*chance), outcome=1.0)
+    index.add("e10", "look under the lamp with a box", make_steps(*chance), outcome=1.0)
+    index.add("e11", "look under the lamp with a vase", make_steps(*chance), outcome=1.0)
+    assert index.is_named("take {1} from {2}", 0, "look under the lamp")
 
 
 def test_an_action_reveals_if_it_opens_a_place_for_other_things():

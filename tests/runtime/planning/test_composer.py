@@ -34,9 +34,9 @@ def know(*demonstrations, needed=(), unsolved=()) -> Any:
     )
 
 
-def now(*actions, place="desk 1", history=(), learning=False):
+def now(*actions, place="desk 1", history=(), **more):
     state = State(f"You are at {place}.", location=place, task=TASK)
-    return Context(state, actions, history=tuple(history), learning=learning)
+    return Context(state, actions, history=tuple(history), **more)
 
 
 def be(place, action, then, why=Reasons()):  # noqa: B008
@@ -138,11 +138,13 @@ def test_a_place_that_was_visited_before_the_last_step_was_done_is_visited_again
 OTHERWISE = ("rub lamp 1", "scrub lamp 1", "polish lamp 1")
 
 
-def detour(*past_actions, unsolved=("shiny",), actions=(*OTHERWISE, "rub cup 3", "lay lamp 1 in box 3"), known=BRING):
+def detour(
+    *past_actions, unsolved=("shiny",), actions=(*OTHERWISE, "rub cup 3", "lay lamp 1 in box 3"), known=BRING, **more
+):
     """The next action once the lamp is in hand, and these were done with it."""
     history = [be("desk 1", action, "desk 1") for action in (LAMPS[0], *past_actions)]
     done = did(1, LAMPS[0], 1), *(did(n, action, 0) for n, action in enumerate(past_actions, 2))
-    context = now(*actions, history=history, learning=True)
+    context = now(*actions, history=history, learning=True, **more)
     return follow(context, know(known, unsolved=unsolved), *done).open[0].action
 
 
@@ -153,6 +155,7 @@ def test_before_the_last_step_of_a_new_kind_of_task_each_form_of_action_is_tried
     third = detour(first, second)
     assert {first, second, third} == {*OTHERWISE}
     assert detour(first, second, third) == "lay lamp 1 in box 3"
+    assert detour(forbidden=dict.fromkeys(OTHERWISE[:2], "no")) == OTHERWISE[2]
 
 
 def test_what_the_task_says_is_done_first_and_ends_the_detour():
@@ -167,7 +170,6 @@ def test_the_steps_before_the_last_one_are_done_first():
 
 
 def test_a_place_of_each_kind_is_visited_before_the_last_step():
-    ways = ("walk to desk 2", "walk to box 3", "walk to basin 1")
-    assert detour(actions=(*ways[:2],)) == "walk to box 3"
-    assert detour(actions=(ways[0], ways[2])) == "walk to basin 1"
-    assert detour(actions=(ways[0], "lay lamp 1 in box 3")) == "lay lamp 1 in box 3", "a desk was visited"
+    here, elsewhere, lay = "walk to desk 2", "walk to basin 1", "lay lamp 1 in box 3"
+    assert detour(actions=(here, elsewhere, lay)) == elsewhere
+    assert detour(actions=(here, lay)) == lay, "a desk was visited"
