@@ -5,6 +5,7 @@ import random
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -132,20 +133,17 @@ class Walkthrough:
 
 
 def _learn(
-    agent: Agent, library: ExperienceLibrary, fold: str, games: int, prepare: Callable[[int], None] | None = None
+    agent: Agent, library: ExperienceLibrary, fold: str, games: int, prepare: Callable[[int], object] = lambda n: None
 ) -> None:
     """Play the games that are not recorded yet; say after every tenth how long the rest takes."""
     first, began = library.admin.stats()["episodes"], time.monotonic()
-    try:
+    with closing(agent):
         for number in range(first, games):
-            if prepare:
-                prepare(number)
+            prepare(number)
             agent.run(fold, number)
             if (number + 1) % max(1, games // 10) == 0:
                 minutes = (time.monotonic() - began) / (number + 1 - first) * (games - number - 1) / 60
                 tell(f"learned from {number + 1} of {games} games; about {minutes:.0f} min left")
-    finally:
-        agent.close()
 
 
 def learn_walkthroughs(library: ExperienceLibrary, folds: Mapping[str, Sequence[str]], max_steps: int) -> None:
@@ -162,10 +160,7 @@ def learn_alone(library: ExperienceLibrary, folds: Mapping[str, Sequence[str]], 
 
 
 def shuffle_library(source: ExperienceLibrary, target: ExperienceLibrary, seed: int) -> None:
-    """Record every episode of a library under the task of another one.
-
-    Words, actions and places stay the same; only which solution belongs to which task is lost.
-    """
+    """Record every episode of a library under the task of another one; all else stays the same."""
     episodes = [source.episodes.get(row["id"]) for row in reversed(source.episodes.find())]
     # Each takes the task of the next one of a random circle, so none keeps its own.
     order = random.Random(f"shuffle:{seed}").sample(range(len(episodes)), len(episodes))
