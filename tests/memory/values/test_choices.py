@@ -72,17 +72,6 @@ def test_of_its_own_ways_an_agent_prefers_the_quickest_and_of_others_the_usual_o
 SLOW = ("walk there", *["wait"] * 3, "finish")
 
 
-@pytest.mark.parametrize(("slow", "chosen"), [(1, "walk there"), (12, "load it")])
-def test_a_way_that_became_a_detour_is_left(library, slow, chosen):
-    """It still succeeds, so nothing fails."""
-    for n, way in enumerate([*[FAR] * 24, *[NEAR] * 6, *[SLOW] * slow]):
-        library.record(replace(go_by(*way, why=Reasons(value=0.9)), id=f"e{n}"))
-        library.admin.stats()
-    state = go_by(*FAR).steps[0].pre
-    estimates = library.recall(state, k=0, actions=dict.fromkeys(("load it", "walk there"), "")).estimates
-    assert max(estimates, key=lambda action: estimates[action].value) == chosen
-
-
 def test_the_quickest_way_of_one_world_is_not_that_of_another(library):
     """Their tasks have one form, and so have their texts."""
     things = {"yard": ("car", "van", "bus", "tram"), "kitchen": ("cup", "pan", "pot", "jug")}

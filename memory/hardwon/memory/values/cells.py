@@ -86,10 +86,10 @@ class Cell:
             self._count_episode(step_id, bad, is_new)
 
     def add_best(self, value: float, step_id: int, episode: int) -> None:
-        """Add one step to a cell whose mean is its best return, which fades with each lower one."""
-        best = self.mean if self.n else value
+        """Add one step to a cell whose mean is the best return of its steps."""
+        best = max(self.mean, value) if self.n else value
         self.add(value, step_id, episode=episode)
-        self.mean = max(value, best + TUNING.best_fading * (value - best))
+        self.mean = best
 
     def _count_episode(self, step_id: int, bad: bool, is_new: bool) -> None:
         """Count the episode of a step as failed for as long as each of its steps is bad."""

@@ -27,8 +27,6 @@ class ValuesTuning:
     """Slope by which the weight of choices falls with the share of failed episodes; it reaches 0 at one fifth."""
     choice_episodes: int = 100  # successes that choices are read from, the newest ones
     max_tries: int = 2  # most tries in one state that is distinguished, as in the counts of the runtime
-    best_fading: float = 0.1
-    """Share of the difference by which a lower return moves the best one, so that a way may become a detour."""
     reread_growth: float = 1.25  # growth factor of the number of successes after which choices are read again
 
     # demonstration_index
