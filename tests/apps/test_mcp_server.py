@@ -392,6 +392,19 @@ def test_who_grades_or_asks_about_no_episode_of_its_own_gets_no_ids_of_others(li
     assert "yet. Call `record` first." in words[2]
 
 
+def test_a_prefix_grades_an_episode_of_its_own_and_none_of_others(library, server):
+    """Although an episode of others has it as its id."""
+    (recorded,) = asked(server, ("record", {"task": "x", "steps": [STEP], "success": True}))
+    own = told(recorded)["episode_id"]
+    library.record(Trajectory("a secret task", (), True, id=own[:-1]))
+    (graded,) = asked(server, ("grade", {"episode_id": own[:-1], "success": False}))
+    assert told(graded)["episode_id"] == own
+    assert [library.episodes.get(ref).success for ref in (own, own[:-1])] == [False, True]
+    library.record_many([Trajectory("z", (), True, id=f"pair-{n}", writer="mcp") for n in range(2)])
+    (refused,) = asked(server, ("grade", {"episode_id": "pair-", "success": False}))
+    assert "you recorded no episode 'pair-'" in refused.content[0].text
+
+
 def test_feedback_is_given_at_a_pace(library, server):
     items = [library.add(Item("insight", f"Drawer {number} holds {number} spoons")).item_id for number in range(30)]
     answers = asked(server, *(("feedback", {"item_id": item, "helped": False}) for item in items))

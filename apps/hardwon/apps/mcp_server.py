@@ -268,13 +268,15 @@ def _find_lesson(library: ExperienceLibrary, about: str) -> str:
 
 
 def _find_own(library: ExperienceLibrary, episode_id: str) -> str:
-    """Return the id of an episode that MCP clients recorded, or of the newest of them."""
-    rows = (row["id"] for row in library.episodes.find() if row["writer"] == "mcp" and row["id"].startswith(episode_id))
-    ref = next(rows, None)
-    if ref is None:
+    """Return the id of an episode that MCP clients recorded, given it or an unambiguous prefix, or of the newest."""
+    rows = (row["id"] for row in library.episodes.find() if row["writer"] == "mcp")
+    own = [str(ref) for ref in rows if ref.startswith(episode_id)]
+    if episode_id in own:
+        return episode_id
+    if not own or (episode_id and len(own) > 1):
         which = f"{episode_id[:80]!r}. Give an id that `record` returned" if episode_id else "yet. Call `record` first"
         raise UnknownName(f"you recorded no episode {which}.")
-    return str(ref)
+    return own[0]
 
 
 def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
@@ -377,7 +379,7 @@ def _grading(library: ExperienceLibrary, trusted: bool, extractor: Extractor | N
         """
         recorded = library.episodes.get(episode_id if trusted else _find_own(library, episode_id))
         given = library.grade(
-            episode_id, success=success, score=score, why=why, instead=instead, step=step, lesson=lesson, grader="mcp",
+            recorded.id, success=success, score=score, why=why, instead=instead, step=step, lesson=lesson, grader="mcp",
             trust="trusted" if trusted else "untrusted",
         )  # fmt: skip
         library.evolve()

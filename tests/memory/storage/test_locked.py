@@ -100,7 +100,7 @@ def test_a_missing_id_of_a_library_is_not_waited_for(path, library, monkeypatch)
 
 @pytest.mark.timeout(50)
 def test_only_the_first_of_several_reads_waits_briefly(path, episode, monkeypatch):
-    """Of a large file, whose episodes cannot be filed in a copy."""
+    """Read a large file, whose episodes cannot be filed in a copy."""
     waits = []
     file = WriteBuffer._file_waiting
 

@@ -70,10 +70,12 @@ class DemonstrationIndex:
         self._task_words: set[str] = set()
         self._solved_words: set[str] = set()
         """Words of the tasks of successes."""
+        self._failed_words: set[str] = set()
+        """Words of the tasks of failures that followed a demonstration."""
         self._heads: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         """By form and number of an argument: its heads in successes."""
-        self._named: tuple[frozenset[str], frozenset[tuple[str, int]]] | None = None
-        """A frame, and the arguments that most successes of tasks worded like it name."""
+        self._named: tuple[str, frozenset[tuple[str, int]]] | None = None
+        """A task, and the arguments that most successes of tasks worded like it name."""
         self._counts: Counter[str] = Counter()
         self._arrived: Counter[str] = Counter()
         """Steps by form that led to the location that their last argument names."""
@@ -137,6 +139,9 @@ class DemonstrationIndex:
         """Add the counts of one episode."""
         if episode.trial in ("followed", "withheld"):
             self._trials.append((episode.task, episode.trial == "followed", episode.outcome))
+        if episode.trial == "followed" and episode.outcome < 0.5:
+            self._failed_words.update(words(episode.task))
+        self._named = None
         self._task_words.update(words(episode.task))
         self.things.update(episode.things)
         self._counts.update(episode.counts)
@@ -149,7 +154,6 @@ class DemonstrationIndex:
             self._total[thing] += 1
         if episode.outcome >= 0.5 and episode.kept:
             self._solved_words.update(words(episode.task))
-            self._named = None
             for action, _ in episode.kept:
                 for argument, head in _list_arguments(action):
                     self._heads[argument].add(head)
@@ -176,16 +180,15 @@ class DemonstrationIndex:
 
         Otherwise, a name there is a coincidence.
         """
-        frame = self.list_frame(task)
-        if self._named is None or self._named[0] != frame:
+        if self._named is None or self._named[0] != task:
             counts = defaultdict[tuple[str, int], list[bool]](list)
-            for _, other, kept in self._list_alike(frame):
+            for _, other, kept in self._list_alike(self.list_frame(task)):
                 heads = defaultdict[tuple[str, int], set[str]](set)
                 for argument, head in (pair for action, _ in kept for pair in _list_arguments(action)):
                     heads[argument].add(head)
                 for argument, kinds in heads.items():
                     counts[argument].append(not kinds.isdisjoint(words(other)))
-            self._named = frame, frozenset(key for key, named in counts.items() if 2 * sum(named) >= len(named))
+            self._named = task, frozenset(key for key, named in counts.items() if 2 * sum(named) >= len(named))
         return (form, number) in self._named[1]
 
     def likelihood(self, thing: str, kind: str) -> float:
@@ -209,8 +212,11 @@ class DemonstrationIndex:
         return frozenset(words(task)) - frozenset(self.list_names(task)) - FUNCTION_WORDS
 
     def list_unsolved(self, task: str) -> frozenset[str]:
-        """Return the words of a task that neither name things nor are of the task of any success."""
-        return self.list_frame(task) - self._solved_words
+        """Return the words of a task that name no things and were in tasks that failed although a demonstration led.
+
+        Words that were in the task of any success are left out.
+        """
+        return self.list_frame(task) & self._failed_words - self._solved_words
 
     def list_demonstrations(self, task: str) -> list[Demonstration]:
         """Return the demonstrations, those whose task is worded most alike first.

@@ -142,7 +142,7 @@ def choose_action(
 
 
 def choose_detour(binding: Binding, progress: BindingProgress, context: Context, index: DemonstrationIndex) -> str:
-    """Return an action that the last step may need in a kind of task that no success solved, or "".
+    """Return an action that the last step may need in a kind of task that failed and was never solved, or "".
 
     It is something else to do with the things of the demonstration, what the task says first, and each form of action
     once. Where nothing is left to do, it leads to a kind of place at which the episode has not been with them.
@@ -329,7 +329,7 @@ class _Search:
 
     def list_new_ways(self) -> list[str]:
         """Return the ways to kinds of places that were not visited since the last step of the demonstration."""
-        visited = set(map(head_noun, self._list_visited(self.progress.since - 1)))
+        visited = {head_noun(name.lower()) for name in self._list_visited(self.progress.since - 1)}
         return [way for name, way in self._list_moves().items() if head_noun(name) not in visited]
 
     def _list_visited(self, since: int) -> set[str]:
