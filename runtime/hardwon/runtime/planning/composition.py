@@ -329,7 +329,7 @@ class _Search:
 
     def list_new_ways(self) -> list[str]:
         """Return the ways to kinds of places that were not visited since the last step of the demonstration."""
-        visited = {head_noun(name.lower()) for name in self._list_visited(self.progress.since - 1)}
+        visited = set(map(head_noun, self._list_visited(self.progress.since - 1)))
         return [way for name, way in self._list_moves().items() if head_noun(name) not in visited]
 
     def _list_visited(self, since: int) -> set[str]:
